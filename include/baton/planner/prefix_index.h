@@ -1,0 +1,99 @@
+/* Who holds which prefix: own block key -> (worker slot, tier), plus the map
+ * engine hash -> own key per (worker, rank) that KV events are applied through
+ * (engine-wire.md section 1.10: removals name engine hashes; vLLM does not
+ * deduplicate physical blocks, so presence is counted).
+ *
+ * Pure; all memory comes from the arena at init. A full table drops the new
+ * entry and counts it (`dropped`): that costs a hit, never a false one.
+ */
+#ifndef BATON_PLANNER_PREFIX_INDEX_H
+#define BATON_PLANNER_PREFIX_INDEX_H
+
+#include "baton/base/arena.h"
+#include "baton/base/status.h"
+#include <stddef.h>
+#include <stdint.h>
+
+enum bt_tier { BT_TIER_DEVICE, BT_TIER_HOST, BT_TIER_DISK, BT_TIER_EXTERNAL };
+#define BT_TIERS 4
+
+struct bt_prefix_index_limits {
+    uint32_t workers_max;      /* registry slots */
+    uint32_t blocks_max;       /* distinct own keys over all workers */
+    uint32_t holdings_max;     /* (worker, rank, engine hash) entries */
+    uint32_t parked_max;       /* stores waiting for an unknown parent */
+};
+
+/* One store event, already decoded. Arrays are the caller's, read during the
+ * call only. */
+struct bt_kv_store {
+    const uint64_t *hashes;      /* engine hashes, one per block */
+    size_t hash_count;
+    uint64_t parent;             /* engine hash of the parent */
+    int has_parent;              /* 0: chain starts at token 0 */
+    const uint32_t *tokens;
+    size_t token_count;
+    uint32_t block_tokens;       /* tokens per block, from the event */
+    enum bt_tier tier;
+    const char *lora;            /* not terminated; NULL = none */
+    size_t lora_bytes;
+    const char *salt;            /* only on root blocks in vLLM's form */
+    size_t salt_bytes;
+    const uint64_t *mm;          /* flattened mm hashes, or NULL */
+    const uint16_t *mm_per_block; /* hash_count counts into mm, or NULL */
+    int full_attention;          /* 0: counts only, no own key */
+};
+
+struct bt_prefix_index_stats {
+    uint64_t blocks;          /* distinct own keys held by anyone */
+    uint64_t holdings;        /* engine-hash entries, all workers */
+    uint64_t stores, removes, clears;       /* blocks, blocks, events */
+    uint64_t unknown_removes, unknown_parents, malformed, dropped, parked;
+};
+
+struct bt_prefix_index;
+
+size_t bt_prefix_index_bytes(const struct bt_prefix_index_limits *limits);
+/* NULL when the arena is too small or a limit is 0. */
+struct bt_prefix_index *
+bt_prefix_index_init(struct bt_arena *arena,
+                     const struct bt_prefix_index_limits *limits);
+
+/* Apply one store of (worker slot, rank). BT_INVALID: malformed (counted; no
+ * own key: a wrong token count leaves counts-only entries so that its removals
+ * match, a hash that is its own parent leaves nothing); BT_NOT_FOUND: parent
+ * unknown (counted, not indexed; parked_max is reserved, nothing is parked
+ * yet); BT_LIMIT: a table is full, or the worker has more than 64 ranks
+ * (counted, the blocks before it stay). */
+enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
+                                     uint32_t worker, uint32_t rank,
+                                     const struct bt_kv_store *store);
+/* Remove by engine hash; unknown hashes are counted and ignored. */
+void bt_prefix_index_remove(struct bt_prefix_index *index, uint32_t worker,
+                            uint32_t rank, const uint64_t *hashes, size_t count,
+                            enum bt_tier tier);
+/* Forget everything of one rank / of a whole worker. O(its entries). */
+void bt_prefix_index_clear(struct bt_prefix_index *index, uint32_t worker,
+                           uint32_t rank);
+void bt_prefix_index_drop_worker(struct bt_prefix_index *index,
+                                 uint32_t worker);
+
+/* Leading blocks of keys[0..count) that each worker holds in any tier without
+ * a hole: depth_out[w] for w < workers_max (all written). One pass over the
+ * keys, stops at the first block nobody extends. */
+void bt_prefix_index_match(const struct bt_prefix_index *index,
+                           const uint64_t *keys, size_t count,
+                           uint32_t *depth_out);
+/* Does this worker hold the block in any tier? */
+int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
+                          uint64_t key);
+/* Tiers in which the worker holds the block: bit 1 << enum bt_tier, 0 = none. */
+unsigned int bt_prefix_index_tiers(const struct bt_prefix_index *index,
+                                   uint32_t worker, uint64_t key);
+/* Distinct own keys the worker holds. */
+uint32_t bt_prefix_index_worker_blocks(const struct bt_prefix_index *index,
+                                       uint32_t worker);
+void bt_prefix_index_stats_get(const struct bt_prefix_index *index,
+                               struct bt_prefix_index_stats *out);
+
+#endif

@@ -1,0 +1,63 @@
+/* The const table of policies and what they share at the end of a choice: the
+ * runner-up, the naive choice, the reason. Adding a policy: its file, its
+ * extern in place_parts.h, its line here.
+ */
+#include "place_parts.h"
+
+#include <string.h>
+
+static const struct bt_policy *const policies[] = {
+    &bt_policy_round_robin,
+    &bt_policy_least_loaded,
+    &bt_policy_prefix_load,
+    &bt_policy_joint,
+};
+
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+const struct bt_policy *bt_policy_at(size_t i)
+{
+    return i < POLICIES ? policies[i] : NULL;
+}
+
+const struct bt_policy *bt_policy_find(const char *name)
+{
+    for (size_t i = 0; i < POLICIES; i++)
+        if (strcmp(policies[i]->name, name) == 0)
+            return policies[i];
+    return NULL;
+}
+
+void bt_policy_state_init(struct bt_policy_state *state, uint64_t seed)
+{
+    bt_rng_seed(&state->rng, seed);
+    state->next_p = bt_rng_u64(&state->rng);
+    state->next_d = bt_rng_u64(&state->rng);
+}
+
+void place_finish_scan(struct bt_placement *out,
+                       const struct bt_place_view *view,
+                       const struct place_scan *scan,
+                       const struct bt_place_candidate *baseline,
+                       enum bt_reason reason)
+{
+    out->baseline = *baseline;
+    out->considered = scan->feasible;
+    out->second =
+        place_is_same(&out->chosen, &scan->best) ? scan->second : scan->best;
+    out->reason = reason;
+    if (scan->feasible == 1)
+        out->reason = BT_REASON_ONLY_ONE;
+    if (out->chosen.p == BT_PLACE_NONE && !place_has_pool(view))
+        out->reason = BT_REASON_NO_PREFILL;
+}
+
+void place_finish(struct bt_placement *out, const struct bt_place_view *view,
+                  const struct bt_place_candidate *baseline,
+                  enum bt_reason reason)
+{
+    struct place_scan scan;
+
+    place_scan(view, &scan);
+    place_finish_scan(out, view, &scan, baseline, reason);
+}

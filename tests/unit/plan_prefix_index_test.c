@@ -1,0 +1,410 @@
+/* Prefix index against the event vectors of engine-wire.md 1.14 (V, X, G rows,
+ * decoded by hand) and the counting rules of 1.10. */
+#include "baton/planner/block_hash.h"
+#include "baton/planner/prefix_index.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#define KEY1 0xcb38e4d7fb2dca5cULL /* tokens 1..4, block 4 */
+#define KEY2 0x44a2b2379d6d3c3dULL /* 1..8 */
+#define KEY3 0xaea1e67a6c80cf84ULL /* 1..12 */
+
+static _Alignas(16) unsigned char memory[1 << 20];
+
+static const uint32_t tokens[] = {1, 2,  3,  4,  5,  6,  7,  8,
+                                  9, 10, 11, 12, 13, 14, 15, 16};
+
+static struct bt_prefix_index *start_with(uint32_t workers, uint32_t blocks,
+                                          uint32_t holdings)
+{
+    const struct bt_prefix_index_limits limits = {.workers_max = workers,
+                                                  .blocks_max = blocks,
+                                                  .holdings_max = holdings,
+                                                  .parked_max = 8};
+    size_t bytes = bt_prefix_index_bytes(&limits);
+    struct bt_prefix_index *x;
+    struct bt_arena arena;
+
+    assert_true(bytes <= sizeof(memory));
+    memset(memory, 0, bytes);
+    bt_arena_init(&arena, memory, bytes);
+    x = bt_prefix_index_init(&arena, &limits);
+    assert_non_null(x);
+    return x;
+}
+
+static struct bt_prefix_index *start(void)
+{
+    return start_with(4, 64, 128);
+}
+
+/* Blocks of 4 from tokens[first..], no parent. */
+static struct bt_kv_store store_of(const uint64_t *hashes, size_t count,
+                                   size_t first)
+{
+    struct bt_kv_store s = {.hashes = hashes,
+                            .hash_count = count,
+                            .tokens = tokens + first,
+                            .token_count = 4 * count,
+                            .block_tokens = 4,
+                            .tier = BT_TIER_DEVICE,
+                            .full_attention = 1};
+
+    return s;
+}
+
+static struct bt_kv_store child_of(uint64_t parent, const uint64_t *hashes,
+                                   size_t count, size_t first)
+{
+    struct bt_kv_store s = store_of(hashes, count, first);
+
+    s.has_parent = 1;
+    s.parent = parent;
+    return s;
+}
+
+static struct bt_prefix_index_stats stats(const struct bt_prefix_index *x)
+{
+    struct bt_prefix_index_stats out;
+
+    bt_prefix_index_stats_get(x, &out);
+    return out;
+}
+
+static void assert_drained(const struct bt_prefix_index *x)
+{
+    assert_int_equal(stats(x).blocks, 0);
+    assert_int_equal(stats(x).holdings, 0);
+    for (uint32_t w = 0; w < 4; w++)
+        assert_int_equal(bt_prefix_index_worker_blocks(x, w), 0);
+}
+
+static void v1_v7_store_and_remove(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t h = 1001;
+    struct bt_kv_store s = store_of(&h, 1, 0);
+
+    (void)state;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, KEY1));
+    assert_false(bt_prefix_index_holds(x, 1, KEY1));
+    bt_prefix_index_remove(x, 0, 1, &h, 1, BT_TIER_DEVICE); /* other rank */
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_HOST);   /* other tier */
+    assert_int_equal(stats(x).unknown_removes, 2);
+    assert_true(bt_prefix_index_holds(x, 0, KEY1));
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    assert_false(bt_prefix_index_holds(x, 0, KEY1));
+    assert_int_equal(stats(x).removes, 1);
+    assert_drained(x);
+}
+
+static void v11_child_of_known_parent(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t h11 = 11, h12 = 12, h13 = 13;
+    struct bt_kv_store root = store_of(&h11, 1, 0);
+    struct bt_kv_store child = child_of(11, &h12, 1, 4);
+    struct bt_kv_store orphan = child_of(99, &h13, 1, 8);
+
+    (void)state;
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &root), BT_OK);
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &child), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 2, KEY2));
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &orphan), BT_NOT_FOUND);
+    /* Parents are known per rank. */
+    assert_int_equal(bt_prefix_index_store(x, 2, 1, &child), BT_NOT_FOUND);
+    assert_int_equal(stats(x).unknown_parents, 2);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 2), 2);
+}
+
+static void v12_v13_counts_only(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t two[] = {21, 22}, h31 = 31, h22 = 22;
+    struct bt_kv_store odd = store_of(two, 2, 0);
+    struct bt_kv_store holder = {.hashes = &h31,
+                                 .hash_count = 1,
+                                 .tier = BT_TIER_HOST,
+                                 .full_attention = 1};
+    struct bt_kv_store child = child_of(22, &h31, 1, 8);
+    struct bt_kv_store self = child_of(22, &h22, 1, 8);
+
+    (void)state;
+    odd.token_count = 5;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &odd), BT_INVALID);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &holder), BT_OK);
+    assert_int_equal(stats(x).blocks, 0);
+    assert_int_equal(stats(x).holdings, 3);
+    assert_int_equal(stats(x).malformed, 1);
+    /* A counts-only parent has no key to chain from. */
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &child), BT_NOT_FOUND);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &self), BT_INVALID);
+    bt_prefix_index_remove(x, 0, 0, two, 2, BT_TIER_DEVICE);
+    bt_prefix_index_remove(x, 0, 0, &h31, 1, BT_TIER_HOST);
+    assert_int_equal(stats(x).unknown_removes, 0);
+    assert_drained(x);
+}
+
+static void x1_x2_x3_lora_salt_image_offload(void **state)
+{
+    static const char image[] =
+        "0123456789abcdef00112233445566778899aabbccddeeff"
+        "fedcba9876543210";
+    struct bt_prefix_index *x = start();
+    const uint64_t two[] = {101, 102}, h103 = 103, h101 = 101;
+    const uint16_t per_block[] = {1, 1};
+    uint64_t mm[2];
+    struct bt_kv_store s = store_of(two, 2, 0);
+    struct bt_kv_store child = child_of(102, &h103, 1, 8);
+    struct bt_kv_store offload = {.hashes = &h101,
+                                  .hash_count = 1,
+                                  .tier = BT_TIER_HOST,
+                                  .full_attention = 1};
+
+    (void)state;
+    mm[0] = mm[1] = bt_mm_hash(image, strlen(image));
+    s.lora = child.lora = "lora-a";
+    s.lora_bytes = child.lora_bytes = 6;
+    s.salt = "salt";
+    s.salt_bytes = 4;
+    s.mm = mm;
+    s.mm_per_block = per_block;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, 0x6224eaa093e54698ULL));
+    assert_true(bt_prefix_index_holds(x, 0, 0xc6eb2220fd1464aaULL));
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &child), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, 0x5937faa5b0c08f97ULL));
+    assert_false(bt_prefix_index_holds(x, 0, 0x9806313f650d2b69ULL));
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &offload), BT_OK);
+    assert_int_equal(bt_prefix_index_tiers(x, 0, 0x6224eaa093e54698ULL),
+                     1u << BT_TIER_DEVICE | 1u << BT_TIER_HOST);
+    bt_prefix_index_remove(x, 0, 0, &h101, 1, BT_TIER_DEVICE);
+    assert_int_equal(bt_prefix_index_tiers(x, 0, 0x6224eaa093e54698ULL),
+                     1u << BT_TIER_HOST);
+    assert_int_equal(stats(x).holdings, 3);
+}
+
+/* G2: the salt gives another key; SGLang shares the engine hash between
+ * tenants, and a removal takes one copy from each. */
+static void g2_salts_share_an_engine_hash(void **state)
+{
+    static const uint32_t pair[] = {1, 2};
+    struct bt_prefix_index *x = start();
+    const uint64_t h = 123, h2 = 124;
+    struct bt_kv_store s = store_of(&h, 1, 0);
+    struct bt_kv_store child = child_of(123, &h2, 1, 4);
+    uint64_t ns_b = bt_ns_seed(NULL, 0, "tenant-b", 8);
+    uint64_t key_b = bt_block_local(pair, 2, NULL, 0, ns_b);
+    uint64_t child_b =
+        bt_block_chain(key_b, bt_block_local(tokens + 4, 4, NULL, 0, ns_b));
+
+    (void)state;
+    s.tokens = pair;
+    s.token_count = s.block_tokens = 2;
+    s.salt = "tenant-a";
+    s.salt_bytes = 8;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, 0xd070ee4e528a4152ULL));
+    assert_false(bt_prefix_index_holds(x, 0, 0x9581a6bbf9cef45aULL));
+    s.salt = "tenant-b";
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, key_b));
+    assert_true(bt_prefix_index_holds(x, 0, 0xd070ee4e528a4152ULL));
+    /* A child with its own salt hangs on the parent of that namespace. */
+    child.salt = "tenant-c";
+    child.salt_bytes = 8;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &child), BT_NOT_FOUND);
+    child.salt = "tenant-b";
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &child), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, child_b));
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    bt_prefix_index_remove(x, 0, 0, &h2, 1, BT_TIER_DEVICE);
+    assert_drained(x);
+}
+
+/* vLLM: one hash on two physical blocks, two removals (1.10). */
+static void copies_are_counted(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t h = 5;
+    struct bt_kv_store s = store_of(&h, 1, 0);
+
+    (void)state;
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    assert_true(bt_prefix_index_holds(x, 0, KEY1));
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    assert_false(bt_prefix_index_holds(x, 0, KEY1));
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    assert_int_equal(stats(x).unknown_removes, 1);
+    assert_drained(x);
+}
+
+/* Store 1<-2<-3<-4, remove 2: a look-up stops at 1, 3 and 4 stay (1.10). */
+static void holes_stop_a_match(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t four[] = {1, 2, 3, 4}, other[] = {71, 72}, h2 = 2;
+    struct bt_kv_store s = store_of(four, 4, 0), t = store_of(other, 2, 0);
+    uint64_t keys[4];
+    uint32_t depth[4];
+
+    (void)state;
+    assert_int_equal(bt_block_keys(tokens, 16, 4, BT_NS_PLAIN, keys, 4), 4);
+    bt_prefix_index_store(x, 1, 0, &s);
+    bt_prefix_index_store(x, 3, 0, &t);
+    bt_prefix_index_match(x, keys, 4, depth);
+    assert_memory_equal(depth, ((uint32_t[]){0, 4, 0, 2}), sizeof(depth));
+    bt_prefix_index_remove(x, 1, 0, &h2, 1, BT_TIER_DEVICE);
+    bt_prefix_index_match(x, keys, 4, depth);
+    assert_memory_equal(depth, ((uint32_t[]){0, 1, 0, 2}), sizeof(depth));
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 1), 3);
+    bt_prefix_index_match(x, keys, 1, depth);
+    assert_memory_equal(depth, ((uint32_t[]){0, 1, 0, 1}), sizeof(depth));
+    bt_prefix_index_match(x, keys, 0, depth);
+    assert_memory_equal(depth, ((uint32_t[]){0, 0, 0, 0}), sizeof(depth));
+}
+
+static void ranks_clear_and_drop(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t a[] = {1, 2}, b[] = {901, 902, 903};
+    struct bt_kv_store s = store_of(a, 2, 0), t = store_of(b, 3, 0);
+
+    (void)state;
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_store(x, 0, 3, &t);
+    bt_prefix_index_store(x, 2, 0, &t);
+    assert_int_equal(stats(x).blocks, 3);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 0), 3);
+    bt_prefix_index_clear(x, 0, 3);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 0), 2);
+    assert_false(bt_prefix_index_holds(x, 0, KEY3));
+    bt_prefix_index_clear(x, 0, 3); /* nothing left of it: harmless */
+    bt_prefix_index_store(x, 0, 3, &t);
+    bt_prefix_index_drop_worker(x, 0);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 0), 0);
+    assert_true(bt_prefix_index_holds(x, 2, KEY3));
+    bt_prefix_index_drop_worker(x, 2);
+    assert_drained(x);
+    assert_int_equal(stats(x).clears, 2);
+}
+
+/* X4: sliding window group, 1 hash, 8 tokens. */
+static void other_attention_counts_only(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t h = 202;
+    struct bt_kv_store s = child_of(200, &h, 1, 0);
+
+    (void)state;
+    s.token_count = 8;
+    s.full_attention = 0;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_int_equal(stats(x).blocks, 0);
+    assert_int_equal(stats(x).holdings, 1);
+    bt_prefix_index_clear(x, 0, 0);
+    assert_drained(x);
+}
+
+static void full_tables_drop(void **state)
+{
+    struct bt_prefix_index *x = start_with(4, 2, 128);
+    const uint64_t three[] = {1, 2, 3};
+    struct bt_kv_store s = store_of(three, 3, 0);
+    uint64_t keys[3];
+    uint32_t depth[4];
+
+    (void)state;
+    bt_block_keys(tokens, 12, 4, BT_NS_PLAIN, keys, 3);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_LIMIT);
+    assert_int_equal(stats(x).dropped, 1);
+    bt_prefix_index_match(x, keys, 3, depth);
+    assert_int_equal(depth[0], 2);
+    x = start_with(4, 64, 2);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_LIMIT);
+    assert_int_equal(stats(x).blocks, 2);
+    assert_int_equal(stats(x).holdings, 2);
+    bt_prefix_index_remove(x, 0, 0, three, 3, BT_TIER_DEVICE);
+    assert_int_equal(bt_prefix_index_store(x, 1, 0, &s), BT_LIMIT);
+    bt_prefix_index_drop_worker(x, 1);
+    assert_drained(x);
+}
+
+static void ranks_are_bounded(void **state)
+{
+    struct bt_prefix_index *x = start_with(1, 64, 128);
+    const uint64_t h = 1;
+    struct bt_kv_store s = store_of(&h, 1, 0);
+
+    (void)state;
+    for (uint32_t rank = 0; rank < 64; rank++)
+        assert_int_equal(bt_prefix_index_store(x, 0, rank, &s), BT_OK);
+    assert_int_equal(bt_prefix_index_store(x, 0, 64, &s), BT_LIMIT);
+    bt_prefix_index_clear(x, 0, 7);
+    assert_int_equal(bt_prefix_index_store(x, 0, 64, &s), BT_OK);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 0), 1);
+}
+
+/* More than one word of workers. */
+static void many_workers(void **state)
+{
+    struct bt_prefix_index *x = start_with(130, 16, 512);
+    const uint64_t three[] = {1, 2, 3};
+    uint64_t keys[3];
+    uint32_t depth[130];
+
+    (void)state;
+    bt_block_keys(tokens, 12, 4, BT_NS_PLAIN, keys, 3);
+    for (uint32_t w = 0; w < 130; w++) {
+        struct bt_kv_store s = store_of(three, w % 4, 0);
+
+        assert_int_equal(bt_prefix_index_store(x, w, 0, &s), BT_OK);
+    }
+    bt_prefix_index_match(x, keys, 3, depth);
+    for (uint32_t w = 0; w < 130; w++)
+        assert_int_equal(depth[w], w % 4);
+}
+
+static void refuses_bad_limits(void **state)
+{
+    struct bt_prefix_index_limits limits = {
+        .workers_max = 4, .blocks_max = 0, .holdings_max = 8};
+    struct bt_arena arena;
+
+    (void)state;
+    bt_arena_init(&arena, memory, sizeof(memory));
+    assert_null(bt_prefix_index_init(&arena, &limits));
+    limits.blocks_max = 8;
+    bt_arena_init(&arena, memory, 300);
+    assert_null(bt_prefix_index_init(&arena, &limits));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(v1_v7_store_and_remove),
+        cmocka_unit_test(v11_child_of_known_parent),
+        cmocka_unit_test(v12_v13_counts_only),
+        cmocka_unit_test(x1_x2_x3_lora_salt_image_offload),
+        cmocka_unit_test(g2_salts_share_an_engine_hash),
+        cmocka_unit_test(copies_are_counted),
+        cmocka_unit_test(holes_stop_a_match),
+        cmocka_unit_test(ranks_clear_and_drop),
+        cmocka_unit_test(other_attention_counts_only),
+        cmocka_unit_test(full_tables_drop),
+        cmocka_unit_test(ranks_are_bounded),
+        cmocka_unit_test(many_workers),
+        cmocka_unit_test(refuses_bad_limits),
+    };
+
+    return cmocka_run_group_tests_name("prefix_index", tests, NULL, NULL);
+}
