@@ -1,0 +1,413 @@
+/* The orchestrator core: event in, effects out, time inside the event.
+ *
+ * bt_core_step() is a function of (core, event): no clock, socket, malloc, log
+ * or thread. A shell (live server, simulator, replay) performs the effects and
+ * reports back as further events. Same seed and events: same effects.
+ *
+ * Life of a request (core/request_states.c holds the table):
+ *
+ *   received -> queued -> placed -> prefilling -> handing_off -> decoding -> done
+ *                  \         \          |  \           |             |-> failed
+ *                   \-> shed  \-> decoding (no P leg)  |             \-> cancelled
+ *                              (any live state may end failed or cancelled)
+ *
+ *   received     parsed, not yet looked at       queued   waits for a worker
+ *   placed       chosen and booked, leg not sent prefilling  leg P is out
+ *   handing_off  leg P answered, leg D is out, no token yet
+ *   decoding     first token seen (or leg D of a plain request is out)
+ *
+ * Every booking (ledger.h) is made in the step that chooses and released
+ * exactly once on every path. Each request ends with exactly one
+ * BT_FX_FINISHED that carries the decision record.
+ */
+#ifndef BATON_ORCHESTRATOR_CORE_H
+#define BATON_ORCHESTRATOR_CORE_H
+
+#include "baton/base/arena.h"
+#include "baton/base/ids.h"
+#include "baton/base/status.h"
+#include "baton/planner/cost.h"
+#include "baton/planner/place.h"
+#include "baton/planner/prefix_index.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- configuration (copied at init; link and model arrays are kept by
+ * pointer and must outlive the core) ---- */
+
+struct bt_core_worker_config {
+    unsigned int roles;              /* bits of enum bt_role */
+    uint32_t model;                  /* index of the base model it serves */
+    struct bt_compute_model compute;
+    uint32_t decode_slots;           /* batch limit */
+    uint64_t kv_capacity_tokens;     /* 0: take what the worker reports */
+};
+
+struct bt_core_link_config {
+    struct bt_link_model model;
+    uint32_t class_index;            /* shell's table of class names */
+};
+
+struct bt_core_model_config {
+    uint64_t kv_bytes_per_token;
+    uint32_t block_tokens;           /* expected; a worker that differs is
+                                        refused by the shell */
+};
+
+struct bt_core_config {
+    const struct bt_policy *policy;
+    const struct bt_core_worker_config *workers;
+    uint32_t worker_count;
+    const struct bt_core_link_config *links; /* [p * worker_count + d] */
+    const struct bt_core_model_config *models;
+    uint32_t model_count;
+    uint32_t requests_max;           /* live requests, queued included */
+    uint32_t queue_max;              /* of them, waiting for a worker */
+    uint32_t index_blocks_max, index_holdings_max;
+    uint32_t prompt_blocks_max;      /* keys looked at per request */
+    uint32_t attempts_max;           /* legs P + legs D of one request, >= 2 */
+    double retry_budget_ratio;       /* retries per request, e.g. 0.1 */
+    uint32_t retry_budget_min;       /* retries always allowed per 10 s */
+    bool pd_required;                /* false: plain request to D when no P */
+    uint32_t pd_min_tokens;          /* shorter prompts skip leg P; 0 = never */
+    uint32_t expected_output_tokens; /* reserve when max_tokens is larger */
+    int64_t lease_ns, lease_margin_ns;
+    int64_t queue_timeout_ns, prefill_timeout_ns, handoff_timeout_ns,
+        idle_stream_timeout_ns;      /* per phase, see the diagram */
+    int64_t suspect_ns;              /* pair or worker is avoided for this */
+    uint32_t suspect_failures;       /* consecutive transport failures */
+    uint64_t seed;
+};
+
+/* ---- events ---- */
+
+enum bt_leg { BT_LEG_PREFILL, BT_LEG_DECODE };
+
+#define BT_WORKER_STATE_LIST(X)                                                \
+    X(BT_WORKER_PENDING, "pending")     /* has not said who it is */           \
+    X(BT_WORKER_READY, "ready")                                                \
+    X(BT_WORKER_UNHEALTHY, "unhealthy") /* health checks fail */               \
+    X(BT_WORKER_DRAINING, "draining")   /* no new choices */                   \
+    X(BT_WORKER_REFUSED, "refused")     /* identity does not fit: loud */
+enum bt_worker_state {
+#define X(code, name) code,
+    BT_WORKER_STATE_LIST(X)
+#undef X
+};
+const char *bt_worker_state_name(enum bt_worker_state state);
+
+#define BT_STREAM_STATE_LIST(X)                                                \
+    X(BT_STREAM_ABSENT, "absent")     /* no events from it */                  \
+    X(BT_STREAM_SYNCING, "syncing")                                            \
+    X(BT_STREAM_EXACT, "exact")                                                \
+    X(BT_STREAM_PARTIAL, "partial")   /* may miss blocks, never invents */     \
+    X(BT_STREAM_DEGRADED, "degraded") /* may believe in evicted blocks */
+enum bt_stream_state {
+#define X(code, name) code,
+    BT_STREAM_STATE_LIST(X)
+#undef X
+};
+const char *bt_stream_state_name(enum bt_stream_state state);
+
+enum bt_event_type {
+    BT_EV_TICK,           /* time passes; at least every 100 ms */
+    BT_EV_WORKER_STATE,   /* health, identity, drain */
+    BT_EV_WORKER_STATS,   /* telemetry: kept apart from the own ledger */
+    BT_EV_KV_STORE,
+    BT_EV_KV_REMOVE,
+    BT_EV_KV_CLEAR,       /* one rank, or a new incarnation */
+    BT_EV_KV_STREAM,      /* state of the event stream changed */
+    BT_EV_REQUEST,        /* a client's request, parsed */
+    BT_EV_CLIENT_GONE,
+    BT_EV_PREFILL_DONE,   /* leg P answered 2xx and was understood */
+    BT_EV_LEG_FAILED,     /* either leg */
+    BT_EV_FIRST_TOKEN,    /* leg D: first non-empty token seen */
+    BT_EV_TOKENS,         /* leg D: progress (resets the idle timer) */
+    BT_EV_DECODE_DONE     /* leg D ended well */
+};
+
+/* How a leg failed. HTTP carries the status; the rest are transport. */
+enum bt_leg_failure {
+    BT_FAIL_REFUSED,   /* connection refused: never delivered */
+    BT_FAIL_RESET,     /* lost before the end */
+    BT_FAIL_TIMEOUT,   /* the shell's own connect timer */
+    BT_FAIL_HTTP,      /* status >= 400 */
+    BT_FAIL_BODY,      /* 2xx but unparsable, {"error":..}, empty stream */
+    BT_FAIL_TRUNCATED  /* stream ended without its end mark */
+};
+
+struct bt_ev_worker_state {
+    uint32_t worker; /* slot */
+    enum bt_worker_state state;
+    uint64_t incarnation;        /* READY: changes when the process did */
+    uint32_t block_tokens;       /* READY: as reported */
+    uint64_t kv_capacity_tokens; /* READY: as reported, 0 unknown */
+};
+struct bt_ev_worker_stats {
+    uint32_t worker, running, waiting;
+    double kv_usage; /* 0..1 */
+};
+struct bt_ev_kv_store {
+    uint32_t worker, rank;
+    const struct bt_kv_store *store;
+};
+struct bt_ev_kv_remove {
+    uint32_t worker, rank;
+    const uint64_t *hashes;
+    size_t count;
+    enum bt_tier tier;
+};
+struct bt_ev_kv_clear {
+    uint32_t worker, rank;
+    bool all_ranks;
+};
+struct bt_ev_kv_stream {
+    uint32_t worker;
+    enum bt_stream_state state;
+};
+struct bt_ev_request {
+    uint64_t cookie;         /* the shell's handle, returned in effects */
+    uint32_t model;          /* index */
+    uint64_t ns;             /* namespace seed */
+    uint32_t prompt_tokens;  /* exact, or an estimate if !tokens_known */
+    bool tokens_known;       /* keys are valid */
+    const uint64_t *keys;    /* own keys; must live until FINISHED */
+    size_t key_count;
+    uint32_t max_tokens;     /* 0 = not given */
+    bool pd_allowed;         /* false: one worker must serve all of it */
+    uint64_t body_bytes;
+    int64_t tokenize_ns;     /* spent before this event; for the record */
+    bool whole_answer;       /* the answer comes in one piece: no token events
+                                before DECODE_DONE (stream: false) */
+};
+struct bt_ev_prefill_done {
+    struct bt_request_id request;
+    uint32_t attempt;        /* of the effect it answers */
+    bool has_params;         /* usable kv_transfer_params came back */
+    uint32_t prompt_tokens;  /* usage, 0 unknown */
+    uint32_t cached_tokens;  /* usage, 0 unknown */
+};
+struct bt_ev_leg_failed {
+    struct bt_request_id request;
+    uint32_t attempt;
+    enum bt_leg leg;
+    enum bt_leg_failure how;
+    int status;              /* BT_FAIL_HTTP */
+    bool bytes_sent;         /* answer bytes went to the client */
+};
+struct bt_ev_progress {      /* FIRST_TOKEN, TOKENS, DECODE_DONE */
+    struct bt_request_id request;
+    uint32_t attempt;
+    uint32_t tokens;         /* so far; DECODE_DONE: total if known */
+    uint32_t cached_tokens;  /* DECODE_DONE: usage, 0 unknown */
+};
+
+struct bt_event {
+    enum bt_event_type type;
+    int64_t now_ns; /* monotonic, never decreasing from event to event */
+    union {
+        struct bt_ev_worker_state worker_state;
+        struct bt_ev_worker_stats worker_stats;
+        struct bt_ev_kv_store kv_store;
+        struct bt_ev_kv_remove kv_remove;
+        struct bt_ev_kv_clear kv_clear;
+        struct bt_ev_kv_stream kv_stream;
+        struct bt_ev_request request;
+        struct bt_request_id client_gone;
+        struct bt_ev_prefill_done prefill_done;
+        struct bt_ev_leg_failed leg_failed;
+        struct bt_ev_progress progress;
+    } u;
+};
+
+/* ---- decision record ---- */
+
+#define BT_OUTCOME_LIST(X)                                                     \
+    X(BT_OUTCOME_OK, "ok")                                                     \
+    X(BT_OUTCOME_CLIENT_ERROR, "client_error") /* worker's 4xx passed on */    \
+    X(BT_OUTCOME_UPSTREAM_ERROR, "upstream_error")                             \
+    X(BT_OUTCOME_TRUNCATED, "truncated")  /* died after bytes were sent */     \
+    X(BT_OUTCOME_CANCELLED, "cancelled")  /* client left */                    \
+    X(BT_OUTCOME_SHED, "shed")            /* queue or limit full */            \
+    X(BT_OUTCOME_NO_WORKER, "no_worker")                                       \
+    X(BT_OUTCOME_DEADLINE, "deadline")
+enum bt_outcome {
+#define X(code, name) code,
+    BT_OUTCOME_LIST(X)
+#undef X
+    BT_OUTCOME_COUNT
+};
+const char *bt_outcome_name(enum bt_outcome outcome);
+
+/* Named ways in which a request was served other than planned. */
+#define BT_FALLBACK_LIST(X)                                                    \
+    X(BT_FALLBACK_NONE, "none")                                                \
+    X(BT_FALLBACK_NO_PREFILL, "no_prefill")     /* no P ready */               \
+    X(BT_FALLBACK_NO_PARAMS, "no_params")       /* P gave no hand-off */       \
+    X(BT_FALLBACK_PREFILL_FAILED, "prefill_failed")                            \
+    X(BT_FALLBACK_HANDOFF_FAILED, "handoff_failed") /* D could not load KV */  \
+    X(BT_FALLBACK_LEASE_EXPIRED, "lease_expired")
+enum bt_fallback {
+#define X(code, name) code,
+    BT_FALLBACK_LIST(X)
+#undef X
+    BT_FALLBACK_COUNT
+};
+const char *bt_fallback_name(enum bt_fallback fallback);
+
+#define BT_REQUEST_STATE_LIST(X)                                               \
+    X(BT_REQUEST_RECEIVED, "received")                                         \
+    X(BT_REQUEST_QUEUED, "queued")                                             \
+    X(BT_REQUEST_PLACED, "placed")                                             \
+    X(BT_REQUEST_PREFILLING, "prefilling")                                     \
+    X(BT_REQUEST_HANDING_OFF, "handing_off")                                   \
+    X(BT_REQUEST_DECODING, "decoding")                                         \
+    X(BT_REQUEST_DONE, "done")                                                 \
+    X(BT_REQUEST_FAILED, "failed")                                             \
+    X(BT_REQUEST_CANCELLED, "cancelled")                                       \
+    X(BT_REQUEST_SHED, "shed")
+enum bt_request_state {
+#define X(code, name) code,
+    BT_REQUEST_STATE_LIST(X)
+#undef X
+    BT_REQUEST_STATE_COUNT
+};
+const char *bt_request_state_name(enum bt_request_state state);
+
+#define BT_ATTEMPTS_KEPT 8
+struct bt_attempt {
+    enum bt_leg leg;
+    struct bt_worker_id worker;
+    int64_t sent_ns, ended_ns; /* absolute; ended 0 = still out */
+    bool ok;
+    enum bt_leg_failure how;   /* when !ok */
+    int status;
+};
+
+#define BT_CANDIDATES_KEPT 16
+
+struct bt_decision {
+    uint64_t cookie;
+    struct bt_request_id request;
+    uint64_t ns;
+    uint32_t model;
+    uint32_t prompt_tokens, output_tokens, max_tokens;
+    uint64_t body_bytes;
+    bool tokens_known;
+    enum bt_stream_state index_state; /* worst among the candidates' streams */
+    const struct bt_policy *policy;
+    struct bt_placement placement;    /* p, d: worker SLOTS, not view positions;
+                                         the placement that was last used */
+    uint32_t placements;              /* choices made, > 1 after retries */
+    /* The best candidates of that placement, best first; slots. */
+    struct bt_place_candidate candidates[BT_CANDIDATES_KEPT];
+    uint32_t candidate_count;
+    enum bt_reason reason;
+    enum bt_fallback fallback;
+    enum bt_outcome outcome;
+    enum bt_request_state phase;      /* last live state before the end */
+    int status;                       /* HTTP status for the client */
+    /* absolute ns, 0 = did not happen */
+    int64_t received_ns, placed_ns, prefill_sent_ns, prefill_done_ns,
+        decode_sent_ns, first_token_ns, second_token_ns, finished_ns;
+    int64_t tokenize_ns;
+    uint32_t prefill_cached_tokens, decode_cached_tokens; /* engine's usage */
+    uint32_t attempt_count;           /* all; the first BT_ATTEMPTS_KEPT kept */
+    struct bt_attempt attempts[BT_ATTEMPTS_KEPT];
+};
+
+/* ---- effects ---- */
+
+enum bt_effect_type {
+    BT_FX_ACCEPTED,        /* the request has an id now */
+    BT_FX_SEND_PREFILL,    /* send leg P to worker */
+    BT_FX_SEND_DECODE,     /* send leg D to worker; with_params: P's bytes */
+    BT_FX_RELEASE_HANDOFF, /* deliver leg D with params to worker, then close:
+                              frees P's blocks; its answer is ignored */
+    BT_FX_ABORT,           /* close the connection of this leg's attempt */
+    BT_FX_FINISHED         /* exactly one per request: answer the client per
+                              outcome and status if it was not answered yet,
+                              write decision, forget. `decision` lives until
+                              the next step. */
+};
+
+struct bt_effect {
+    enum bt_effect_type type;
+    struct bt_request_id request;
+    uint64_t cookie;
+    uint32_t attempt;      /* SEND_*, ABORT: number to quote in events */
+    enum bt_leg leg;       /* ABORT */
+    struct bt_worker_id worker;
+    bool with_params;      /* SEND_DECODE */
+    const struct bt_decision *decision; /* FINISHED */
+};
+
+/* Caller-owned; the step appends. capacity >= 64. A step that would overflow
+ * leaves work for the next tick, it never drops. */
+struct bt_effects {
+    struct bt_effect *items;
+    size_t count, capacity;
+};
+
+/* ---- the core ---- */
+
+struct bt_core;
+
+/* Bytes of arena that bt_core_init needs at most for this configuration. */
+size_t bt_core_bytes(const struct bt_core_config *config);
+/* NULL: the arena is too small or a limit is out of range. Workers start as
+ * pending. Owner of the arena: the caller, for the core's life. */
+struct bt_core *bt_core_init(struct bt_arena *arena,
+                             const struct bt_core_config *config);
+
+/* One event. BT_OK, or what was wrong with it: BT_STALE (late or unknown
+ * request or attempt: counted, ignored), BT_INVALID. BT_LIMIT for a REQUEST
+ * beyond requests_max (then nothing was accepted, no effects). Never blocks. */
+enum bt_status bt_core_step(struct bt_core *core, const struct bt_event *event,
+                            struct bt_effects *effects);
+
+/* ---- looking at it (between steps) ---- */
+
+struct bt_core_worker_info {
+    struct bt_worker_id id;
+    enum bt_worker_state state;
+    enum bt_stream_state stream;
+    unsigned int roles;
+    uint32_t model;
+    uint32_t prefill_requests, decode_requests, transfers; /* own ledger */
+    uint64_t prefill_tokens, decode_tokens;
+    uint32_t index_blocks;
+    uint32_t running, waiting; /* telemetry */
+    double kv_usage;
+    int64_t stats_at_ns;       /* 0 = never */
+    int64_t suspect_until_ns;
+    uint32_t failures;         /* consecutive transport failures */
+    uint64_t block_tokens, kv_capacity_tokens;
+};
+
+struct bt_core_counters {
+    uint64_t requests, outcomes[BT_OUTCOME_COUNT], fallbacks[BT_FALLBACK_COUNT],
+        decisions[BT_REASON_COUNT];
+    uint64_t retries, retries_denied, late_events, stranded_handoffs,
+        guard_kept_baseline, differs_from_baseline;
+    uint32_t live[BT_REQUEST_STATE_COUNT]; /* gauge per live state */
+};
+
+uint32_t bt_core_worker_count(const struct bt_core *core);
+enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
+                                  struct bt_core_worker_info *out);
+const struct bt_core_counters *bt_core_counters_get(const struct bt_core *core);
+void bt_core_index_stats(const struct bt_core *core,
+                         struct bt_prefix_index_stats *out);
+/* Quiescence: no live request and every ledger cell zero. */
+bool bt_core_is_idle(const struct bt_core *core);
+/* What-if: the candidate table for a prompt, nothing booked. keys may be NULL.
+ * Positions p, d in the result are worker slots. Returns feasible pairs. */
+size_t bt_core_explain(const struct bt_core *core, int64_t now_ns,
+                       uint32_t model, uint32_t prompt_tokens,
+                       const uint64_t *keys, size_t key_count,
+                       uint32_t max_tokens, struct bt_placement *placement_out,
+                       struct bt_place_candidate *table, size_t table_max);
+
+#endif

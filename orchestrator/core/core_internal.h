@@ -1,0 +1,250 @@
+/* Private shapes of the core: one struct per thing it keeps, and the calls the
+ * files of this folder make to each other. See README.md for the map. */
+#ifndef BT_CORE_INTERNAL_H
+#define BT_CORE_INTERNAL_H
+
+#include "baton/orchestrator/core.h"
+#include "baton/planner/ledger.h"
+
+#define NO_SLOT UINT32_MAX
+
+/* Most effects one unit of work (an event for one request) may add. Loops stop
+ * when fewer are left; step() asserts that many on entry. */
+#define UNIT_EFFECTS 4u
+
+/* A leg without own limit on its answer (whole_answer) ends after this. */
+#define ANSWER_MAX_NS (3600LL * 1000000000LL)
+
+struct worker {
+    const struct bt_core_worker_config *config; /* into core->worker_configs */
+    enum bt_worker_state state;
+    enum bt_stream_state stream;
+    bool known;          /* READY since it was last pending or refused */
+    uint32_t generation; /* 0 until the first READY */
+    uint64_t incarnation;
+    uint64_t kv_capacity_tokens; /* in force: configured, else reported */
+    uint32_t block_tokens;
+    uint32_t running, waiting;
+    double kv_usage;
+    int64_t stats_at_ns;
+    uint32_t failures; /* consecutive */
+    int64_t suspect_since_ns, suspect_until_ns;
+};
+
+struct request {
+    uint32_t generation;
+    bool live;
+    enum bt_request_state state;
+    uint32_t live_prev, live_next;   /* slots, acceptance order */
+    uint32_t queue_prev, queue_next; /* slots, while QUEUED */
+    struct bt_ev_request ask;
+    uint32_t prompt_tokens; /* >= 1 */
+    uint32_t output_tokens; /* expected, >= 1 */
+    struct bt_booking booking;
+    struct bt_worker_id p, d; /* of the last placement; p may be none */
+    bool leg_out;             /* an attempt is out: its leg and number below */
+    enum bt_leg leg;
+    uint32_t attempt;
+    int64_t sent_ns;
+    bool with_params;    /* the leg D that is out carries P's parameters */
+    bool handoff_held;   /* P answered with parameters, no D has seen them */
+    bool no_params_seen; /* one retry only for an answer without hand-off */
+    int64_t progress_ns; /* last sign of life of leg D */
+    struct bt_decision record;
+};
+
+/* What a placement is asked for; a request or a what-if. */
+struct place_query {
+    uint32_t model;
+    uint32_t prompt_tokens, output_tokens; /* both >= 1 */
+    bool tokens_known;
+    const uint64_t *keys;
+    size_t key_count;
+    const struct request *request; /* workers it tried are avoided; or NULL */
+    bool allow_tried_d;            /* a d that failed it is better than none */
+};
+
+/* Who may be chosen, after tiers: marks[slot] holds bits of enum bt_role. */
+struct eligible {
+    uint32_t p_count, d_count;
+};
+
+/* Retries: `min` per window are free, the rest come from a bucket that every
+ * accepted request fills by `ratio`. Millionths of a retry. */
+struct retry_budget {
+    uint64_t ratio_e6, bucket_e6;
+    uint32_t min, used;
+    int64_t window_start_ns;
+};
+
+struct bt_core {
+    struct bt_core_config config;
+    struct bt_core_worker_config *worker_configs;
+    struct worker *workers;
+    int64_t *pair_suspect_until_ns; /* [p * worker_count + d] */
+    int64_t any_pair_suspect_until_ns;
+    struct request *requests;
+    uint32_t *free_slots; /* ring, first in first out */
+    uint32_t free_head, free_count;
+    uint32_t live_first, live_last, live_count;
+    uint32_t queue_first, queue_last, queue_count;
+    struct bt_ledger *ledger;
+    struct bt_prefix_index *index;
+    struct bt_policy_state policy_state;
+    struct retry_budget budget;
+    struct bt_core_counters counters;
+    int64_t now_ns;
+    /* scratch of one placement */
+    struct bt_place_worker *view_workers;
+    struct bt_place_link *view_links;
+    uint64_t *flows; /* requests_max: each request has one transfer at most */
+    uint32_t *depths;
+    unsigned char *marks, *tiers_p, *tiers_d;
+};
+
+/* request_states.c: assert the step and keep the live gauges. */
+bool core_request_state_is_live(enum bt_request_state state);
+void core_request_move(struct bt_core *core, struct request *r,
+                       enum bt_request_state next);
+
+/* requests.c */
+struct request *core_request_take(struct bt_core *core); /* NULL: none free */
+void core_request_give(struct bt_core *core, struct request *r);
+struct request *core_request_find(struct bt_core *core,
+                                  struct bt_request_id id);
+struct bt_request_id core_request_id_of(const struct bt_core *core,
+                                        const struct request *r);
+uint32_t core_request_slot_of(const struct bt_core *core,
+                              const struct request *r);
+
+/* queue.c */
+bool core_queue_push(struct bt_core *core, struct request *r); /* false: full */
+void core_queue_remove(struct bt_core *core, struct request *r);
+void core_queue_drain(struct bt_core *core, struct bt_effects *fx);
+
+/* workers.c */
+enum bt_status core_worker_state_event(struct bt_core *core,
+                                       const struct bt_ev_worker_state *ev);
+struct bt_worker_id core_worker_id_of(const struct bt_core *core,
+                                      uint32_t slot);
+bool core_worker_is_current(const struct bt_core *core, struct bt_worker_id id);
+bool core_worker_is_suspect(const struct bt_core *core, uint32_t slot);
+void core_worker_failed(struct bt_core *core, struct bt_worker_id id);
+void core_worker_succeeded(struct bt_core *core, struct bt_worker_id id,
+                           int64_t sent_ns);
+void core_pair_suspect(struct bt_core *core, struct bt_worker_id p,
+                       struct bt_worker_id d);
+bool core_pair_is_suspect(const struct bt_core *core, uint32_t p, uint32_t d);
+
+/* budget.c */
+void core_budget_init(struct retry_budget *budget, double ratio, uint32_t min);
+void core_budget_request(struct retry_budget *budget);
+bool core_budget_take(
+    struct bt_core *core); /* counts retries, retries_denied */
+
+/* eligible.c */
+struct eligible core_eligible_mark(const struct bt_core *core,
+                                   const struct place_query *q);
+bool core_decode_may_ever_fit(const struct bt_core *core,
+                              const struct place_query *q);
+
+/* view.c: marks must be fresh. */
+void core_view_build(const struct bt_core *core, const struct place_query *q,
+                     struct bt_place_view *view_out);
+void core_view_avoid_suspect_pairs(const struct bt_core *core,
+                                   const struct bt_place_view *view);
+enum bt_stream_state core_view_worst_stream(const struct bt_core *core);
+
+/* placing.c: choose and book, or BT_NO_WORKER with nothing booked. */
+struct place_query core_query_of(const struct request *r);
+enum bt_status core_policy_choose(const struct bt_core *core,
+                                  struct bt_policy_state *state,
+                                  const struct bt_place_view *view,
+                                  const struct place_query *q,
+                                  struct bt_placement *out);
+enum bt_status core_plain_choose(const struct bt_core *core,
+                                 const struct bt_place_view *view,
+                                 struct bt_placement *out);
+enum bt_status core_place_pair(struct bt_core *core, struct request *r);
+enum bt_status core_place_plain(struct bt_core *core, struct request *r,
+                                enum bt_reason reason, bool allow_tried_d);
+enum bt_status core_place_handoff(struct bt_core *core, struct request *r);
+
+/* life.c: acceptance, first placement, the end. */
+enum bt_status core_request_event(struct bt_core *core,
+                                  const struct bt_ev_request *ev,
+                                  struct bt_effects *fx);
+enum bt_status core_client_gone_event(struct bt_core *core,
+                                      struct bt_request_id id,
+                                      struct bt_effects *fx);
+/* BT_AGAIN: nobody can take it now (state unchanged); else it was handled. */
+enum bt_status core_request_dispatch(struct bt_core *core, struct request *r,
+                                     struct bt_effects *fx);
+void core_request_finish(struct bt_core *core, struct request *r,
+                         enum bt_outcome outcome, int status,
+                         struct bt_effects *fx);
+void core_request_finish_unplaced(struct bt_core *core, struct request *r,
+                                  struct bt_effects *fx);
+
+/* legs.c: what is sent and taken back. */
+void core_send_prefill(struct bt_core *core, struct request *r,
+                       struct bt_effects *fx);
+void core_send_decode(struct bt_core *core, struct request *r, bool with_params,
+                      struct bt_effects *fx);
+void core_send_placed(struct bt_core *core, struct request *r,
+                      struct bt_effects *fx);
+void core_leg_abort(struct bt_core *core, struct request *r,
+                    struct bt_effects *fx);
+void core_handoff_abandon(struct bt_core *core, struct request *r,
+                          struct bt_effects *fx);
+bool core_handoff_is_usable(const struct bt_core *core,
+                            const struct request *r);
+struct bt_effect *core_effect_add(struct bt_core *core, struct bt_effects *fx,
+                                  enum bt_effect_type type,
+                                  const struct request *r);
+size_t core_effects_room(const struct bt_effects *fx);
+
+/* prefill_leg.c, decode_leg.c: how a leg ended and what follows. */
+struct leg_failure {
+    enum bt_leg_failure how;
+    int status;
+    bool bytes_sent;
+};
+enum bt_status core_prefill_done_event(struct bt_core *core,
+                                       const struct bt_ev_prefill_done *ev,
+                                       struct bt_effects *fx);
+void core_prefill_failed(struct bt_core *core, struct request *r,
+                         const struct leg_failure *failure,
+                         struct bt_effects *fx);
+enum bt_status core_progress_event(struct bt_core *core,
+                                   const struct bt_ev_progress *ev, bool first);
+enum bt_status core_decode_done_event(struct bt_core *core,
+                                      const struct bt_ev_progress *ev,
+                                      struct bt_effects *fx);
+void core_decode_failed(struct bt_core *core, struct request *r,
+                        const struct leg_failure *failure,
+                        struct bt_effects *fx);
+enum bt_status core_leg_failed_event(struct bt_core *core,
+                                     const struct bt_ev_leg_failed *ev,
+                                     struct bt_effects *fx);
+bool core_failure_is_client_error(const struct leg_failure *failure);
+bool core_failure_is_charged(const struct leg_failure *failure);
+int core_failure_status(const struct leg_failure *failure);
+
+/* timers.c */
+void core_timers_scan(struct bt_core *core, struct bt_effects *fx);
+
+/* record.c */
+void core_record_open(struct bt_core *core, struct request *r);
+void core_record_placement(struct bt_core *core, struct request *r,
+                           const struct bt_placement *placement);
+void core_record_fallback(struct bt_core *core, struct request *r,
+                          enum bt_fallback fallback);
+void core_record_attempt(struct bt_core *core, struct request *r,
+                         enum bt_leg leg, struct bt_worker_id worker);
+void core_record_attempt_end(struct bt_core *core, struct request *r, bool ok,
+                             enum bt_leg_failure how, int status);
+bool core_record_tried(const struct request *r, enum bt_leg leg, uint32_t slot);
+bool core_record_failed_on(const struct request *r, uint32_t slot);
+
+#endif

@@ -1,0 +1,309 @@
+/* Chooses and books, in one step. core_place_pair() asks the policy;
+ * core_place_plain() takes the d that serves the whole request first;
+ * core_place_handoff() finds another d for KV that already lies on p. What to
+ * do when nobody is found is the callers' matter. Invariant: BT_OK means booked
+ * and `placed`; anything else, nothing held. */
+#include "core_internal.h"
+
+#include "baton/base/units.h"
+#include <assert.h>
+
+/* Fleets with more feasible pairs record the chosen candidate only. */
+#define CANDIDATE_PAIRS_MAX 1024u
+
+/* A cost that a model cannot state is booked as this, to keep sums sane. */
+#define BOOKED_COST_MAX (3600 * BT_NS_PER_S)
+
+struct place_query core_query_of(const struct request *r)
+{
+    struct place_query q = {
+        .model = r->ask.model,
+        .prompt_tokens = r->prompt_tokens,
+        .output_tokens = r->output_tokens,
+        .tokens_known = r->ask.tokens_known,
+        .keys = r->ask.keys,
+        .key_count = r->ask.key_count,
+        .request = r,
+    };
+    return q;
+}
+
+static bool candidate_before(const struct bt_place_terms *a,
+                             const struct bt_place_terms *b)
+{
+    return a->total_ns < b->total_ns;
+}
+
+static void candidate_none(struct bt_place_candidate *c)
+{
+    *c = (struct bt_place_candidate){.p = BT_PLACE_NONE, .d = BT_PLACE_NONE};
+}
+
+static void consider(const struct bt_place_candidate *candidate,
+                     struct bt_placement *best)
+{
+    best->considered++;
+    if (best->chosen.d == BT_PLACE_NONE ||
+        candidate_before(&candidate->terms, &best->chosen.terms)) {
+        best->second = best->chosen;
+        best->chosen = *candidate;
+    } else if (best->second.d == BT_PLACE_NONE ||
+               candidate_before(&candidate->terms, &best->second.terms)) {
+        best->second = *candidate;
+    }
+}
+
+static void placement_open(struct bt_placement *placement)
+{
+    candidate_none(&placement->chosen);
+    candidate_none(&placement->second);
+    candidate_none(&placement->baseline);
+    placement->considered = 0;
+    placement->reason = BT_REASON_BASELINE;
+}
+
+/* d alone: earliest first token, lowest slot on a tie. */
+enum bt_status core_plain_choose(const struct bt_core *core,
+                                 const struct bt_place_view *view,
+                                 struct bt_placement *out)
+{
+    struct bt_place_candidate c = {.p = BT_PLACE_NONE};
+
+    (void)core;
+    placement_open(out);
+    for (c.d = 0; c.d < view->worker_count; c.d++) {
+        if (!view->workers[c.d].decode_ok)
+            continue;
+        bt_place_terms(view, BT_PLACE_NONE, c.d, &c.terms);
+        consider(&c, out);
+    }
+    return out->chosen.d == BT_PLACE_NONE ? BT_NO_WORKER : BT_OK;
+}
+
+static bool prefill_streams_blind(const struct bt_core *core)
+{
+    for (uint32_t i = 0; i < core->config.worker_count; i++) {
+        if ((core->marks[i] & BT_ROLE_PREFILL) != 0 &&
+            (core->workers[i].stream == BT_STREAM_EXACT ||
+             core->workers[i].stream == BT_STREAM_PARTIAL))
+            return false;
+    }
+    return true;
+}
+
+/* The policy's reason, unless the core knows one that says more. */
+static enum bt_reason reason_of(const struct bt_core *core,
+                                const struct place_query *q,
+                                const struct bt_placement *placement)
+{
+    enum bt_reason reason = placement->reason;
+    bool by_cost = reason == BT_REASON_LOAD_PREFIX ||
+                   reason == BT_REASON_JOINT || reason == BT_REASON_NO_TOKENS;
+
+    if (placement->chosen.p == BT_PLACE_NONE && reason == BT_REASON_NO_PREFILL)
+        return reason;
+    if (placement->chosen.p == BT_PLACE_NONE)
+        return BT_REASON_LOCAL;
+    if (placement->chosen.p == placement->chosen.d)
+        return BT_REASON_LOCAL;
+    if (q->request != NULL && q->request->record.placements > 0)
+        return BT_REASON_RETRY;
+    if (!q->tokens_known)
+        return BT_REASON_NO_TOKENS;
+    if (by_cost && prefill_streams_blind(core))
+        return BT_REASON_EVENTS_DEGRADED;
+    return reason;
+}
+
+enum bt_status core_policy_choose(const struct bt_core *core,
+                                  struct bt_policy_state *state,
+                                  const struct bt_place_view *view,
+                                  const struct place_query *q,
+                                  struct bt_placement *out)
+{
+    enum bt_status status;
+
+    core_view_avoid_suspect_pairs(core, view);
+    status = core->config.policy->place(state, view, out);
+    if (status != BT_OK)
+        return status;
+    assert(out->chosen.d < view->worker_count);
+    assert(view->workers[out->chosen.d].decode_ok);
+    assert(out->chosen.p == BT_PLACE_NONE ||
+           (out->chosen.p < view->worker_count &&
+            view->workers[out->chosen.p].prefill_ok));
+    out->reason = reason_of(core, q, out);
+    return BT_OK;
+}
+
+static uint64_t uncached_tokens(const struct request *r, uint32_t overlap)
+{
+    if (overlap >= r->prompt_tokens)
+        overlap = r->prompt_tokens - 1;
+    return r->prompt_tokens - overlap;
+}
+
+static void book(struct bt_core *core, struct request *r,
+                 const struct bt_place_candidate *c)
+{
+    bool alone = c->p == BT_PLACE_NONE || c->p == c->d;
+    uint32_t overlap = alone ? c->terms.overlap_d : c->terms.overlap_p;
+    int64_t cost = c->terms.prefill_ns;
+
+    if (cost > BOOKED_COST_MAX)
+        cost = BOOKED_COST_MAX;
+    bt_ledger_book(core->ledger, &r->booking, core->now_ns,
+                   alone ? BT_PLACE_NONE : c->p, c->d,
+                   core_request_slot_of(core, r), uncached_tokens(r, overlap),
+                   cost, alone ? 0 : c->terms.kv_bytes,
+                   (uint64_t)r->prompt_tokens + r->output_tokens);
+}
+
+static void commit(struct bt_core *core, struct request *r,
+                   const struct bt_placement *placement)
+{
+    const struct bt_place_candidate *c = &placement->chosen;
+    struct bt_worker_id none = {0};
+
+    core_request_move(core, r, BT_REQUEST_PLACED);
+    r->p = c->p == BT_PLACE_NONE || c->p == c->d
+               ? none
+               : core_worker_id_of(core, c->p);
+    r->d = core_worker_id_of(core, c->d);
+    book(core, r, c);
+    core_record_placement(core, r, placement);
+}
+
+static bool same_pair(const struct bt_place_candidate *a,
+                      const struct bt_place_candidate *b)
+{
+    return a->p == b->p && a->d == b->d;
+}
+
+/* The best candidates, and the chosen one whatever its rank. A second pass over
+ * the pairs, so only where there are few enough of them. */
+static void keep_candidates(struct request *r, const struct bt_place_view *view,
+                            const struct bt_placement *placement)
+{
+    struct bt_decision *record = &r->record;
+    size_t n = 0;
+
+    if (placement->considered <= CANDIDATE_PAIRS_MAX)
+        n = bt_place_table(view, record->candidates, BT_CANDIDATES_KEPT);
+    if (n > BT_CANDIDATES_KEPT)
+        n = BT_CANDIDATES_KEPT;
+    for (size_t i = 0; i < n; i++)
+        if (same_pair(&record->candidates[i], &placement->chosen)) {
+            record->candidate_count = (uint32_t)n;
+            return;
+        }
+    if (n == BT_CANDIDATES_KEPT)
+        n--;
+    record->candidates[n] = placement->chosen;
+    record->candidate_count = (uint32_t)n + 1;
+}
+
+enum bt_status core_place_pair(struct bt_core *core, struct request *r)
+{
+    struct place_query q = core_query_of(r);
+    struct eligible found = core_eligible_mark(core, &q);
+    struct bt_placement placement;
+    struct bt_place_view view;
+
+    if (found.p_count == 0 || found.d_count == 0)
+        return BT_NO_WORKER;
+    core_view_build(core, &q, &view);
+    if (core_policy_choose(core, &core->policy_state, &view, &q, &placement) !=
+        BT_OK)
+        return BT_NO_WORKER;
+    keep_candidates(r, &view, &placement);
+    commit(core, r, &placement);
+    return BT_OK;
+}
+
+/* Without a choice of p: the chosen worker and the runner-up. */
+static void keep_two(struct request *r, const struct bt_placement *placement)
+{
+    struct bt_decision *record = &r->record;
+
+    record->candidates[0] = placement->chosen;
+    record->candidates[1] = placement->second;
+    record->candidate_count = placement->second.d == BT_PLACE_NONE ? 1 : 2;
+}
+
+enum bt_status core_place_plain(struct bt_core *core, struct request *r,
+                                enum bt_reason reason, bool allow_tried_d)
+{
+    struct place_query q = core_query_of(r);
+    struct bt_placement placement;
+    struct bt_place_view view;
+
+    q.allow_tried_d = allow_tried_d;
+    if (core_eligible_mark(core, &q).d_count == 0)
+        return BT_NO_WORKER;
+    core_view_build(core, &q, &view);
+    if (core_plain_choose(core, &view, &placement) != BT_OK)
+        return BT_NO_WORKER;
+    placement.reason = reason;
+    keep_two(r, &placement);
+    commit(core, r, &placement);
+    return BT_OK;
+}
+
+/* First token of KV that already lies on p: transfer and slot in parallel. */
+static int64_t handoff_total(const struct bt_place_terms *terms)
+{
+    int64_t wait = terms->transfer_ns > terms->slot_ns ? terms->transfer_ns
+                                                       : terms->slot_ns;
+
+    return wait >= BT_COST_INFINITE - terms->step_ns ? BT_COST_INFINITE
+                                                     : wait + terms->step_ns;
+}
+
+static void handoff_choose(const struct bt_core *core,
+                           const struct bt_place_view *view, uint32_t p,
+                           struct bt_placement *out)
+{
+    struct bt_place_candidate c = {.p = p};
+    bool avoid = false;
+
+    placement_open(out);
+    for (uint32_t d = 0; d < view->worker_count; d++) {
+        if (view->workers[d].decode_ok && d != p &&
+            !core_pair_is_suspect(core, p, d))
+            avoid = true;
+    }
+    for (c.d = 0; c.d < view->worker_count; c.d++) {
+        if (!view->workers[c.d].decode_ok || c.d == p ||
+            (avoid && core_pair_is_suspect(core, p, c.d)))
+            continue;
+        bt_place_terms(view, p, c.d, &c.terms);
+        c.terms.queue_ns = c.terms.prefill_ns = 0;
+        c.terms.arrival_ns = c.terms.transfer_ns;
+        c.terms.total_ns = handoff_total(&c.terms);
+        consider(&c, out);
+    }
+}
+
+enum bt_status core_place_handoff(struct bt_core *core, struct request *r)
+{
+    struct place_query q = core_query_of(r);
+    struct bt_worker_id p = r->p;
+    struct bt_placement placement;
+    struct bt_place_view view;
+
+    assert(!bt_worker_is_none(p));
+    if (core_eligible_mark(core, &q).d_count == 0)
+        return BT_NO_WORKER;
+    /* p may be suspect or draining by now: its blocks are still there. */
+    core->marks[bt_worker_slot(p)] |= (unsigned char)BT_ROLE_PREFILL;
+    core_view_build(core, &q, &view);
+    handoff_choose(core, &view, bt_worker_slot(p), &placement);
+    if (placement.chosen.d == BT_PLACE_NONE)
+        return BT_NO_WORKER;
+    placement.reason = BT_REASON_RETRY;
+    keep_two(r, &placement);
+    commit(core, r, &placement);
+    bt_ledger_prefill_done(core->ledger, &r->booking, core->now_ns);
+    return BT_OK;
+}

@@ -1,0 +1,3 @@
+baton_test(test_core_random LABELS property
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_core_random.c
+    LIBS bt_core ext_xxhash TIMEOUT 120)
