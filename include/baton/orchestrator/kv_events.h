@@ -1,0 +1,58 @@
+/* Decoder of engines' KV event batches (msgpack; engine-wire.md 1.5 - 1.7):
+ * encodings A (array events), B (map events), C (map batches), mixed in one
+ * stream. Pure, zero-copy, iterative, bounded before use: a declared length
+ * beyond the bytes left is an error; nesting limit 16. A bad event is counted
+ * and skipped, the rest of the batch is delivered.
+ */
+#ifndef BATON_ORCHESTRATOR_KV_EVENTS_H
+#define BATON_ORCHESTRATOR_KV_EVENTS_H
+
+#include "baton/base/status.h"
+#include "baton/planner/prefix_index.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum bt_kv_event_type { BT_KV_STORED, BT_KV_REMOVED, BT_KV_CLEARED };
+
+struct bt_kv_event {
+    enum bt_kv_event_type type;
+    struct bt_kv_store store;  /* STORED */
+    const uint64_t *hashes;    /* REMOVED */
+    size_t hash_count;
+    enum bt_tier tier;         /* STORED, REMOVED */
+    bool has_tier;             /* CLEARED: only that tier */
+    bool local;                /* locality absent or LOCAL */
+    uint32_t group;            /* group_idx, 0 absent */
+};
+
+struct bt_kv_batch_stats {
+    uint64_t events, skipped, unknown_tags;
+    double ts;                 /* seconds */
+    bool has_rank;
+    int64_t rank;
+};
+
+/* Scratch for decoded arrays, reused from batch to batch; caller-owned. */
+struct bt_kv_scratch {
+    uint64_t *hashes;
+    size_t hashes_max;
+    uint32_t *tokens;
+    size_t tokens_max;
+    uint64_t *mm;
+    size_t mm_max;
+    uint16_t *mm_per_block;
+    size_t mm_per_block_max;
+};
+
+typedef void (*bt_kv_event_fn)(void *arg, const struct bt_kv_event *event);
+
+/* Decode one payload and call fn per good event, in order. stats_out is
+ * written in any case. BT_INVALID: not a batch at all (nothing delivered, or
+ * cut in the middle: what came before the cut was). */
+enum bt_status bt_kv_batch_decode(const void *payload, size_t bytes,
+                                  struct bt_kv_scratch *scratch,
+                                  struct bt_kv_batch_stats *stats_out,
+                                  bt_kv_event_fn fn, void *arg);
+
+#endif

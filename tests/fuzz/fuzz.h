@@ -1,0 +1,25 @@
+/* What a fuzz target offers to its driver: libFuzzer's entry point and seeds.
+ * A broken property aborts. */
+#ifndef BATON_FUZZ_H
+#define BATON_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Seed `index` into out (at most max bytes); its size, or 0 when there is no
+ * such seed. */
+size_t fuzz_seed(size_t index, uint8_t *out, size_t max);
+
+#define FUZZ_CHECK(condition)                                                  \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
+            abort();                                                           \
+        }                                                                      \
+    } while (0)
+
+#endif

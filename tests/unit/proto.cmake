@@ -1,0 +1,4 @@
+# orchestrator/proto: bytes of the engines' and the clients' dialects
+foreach(name IN ITEMS json openai openai_legs sse kv_events kv_events_index promtext)
+    baton_test(test_${name} LABELS unit SOURCES test_${name}.c LIBS bt_proto)
+endforeach()
