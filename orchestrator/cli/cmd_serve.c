@@ -1,0 +1,134 @@
+/* `baton serve`: load the configuration, make the server, run its loop, drain
+ * on SIGTERM or SIGINT. Prints one JSON line on stdout once it listens, so that
+ * a parent that asked for port 0 learns the ports.
+ */
+#include "command.h"
+
+#include "../shell/log.h"
+#include "baton/orchestrator/config.h"
+#include "baton/orchestrator/serve.h"
+#include "baton/planner/place.h"
+#include <ev.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct serve_options {
+    const char *config;
+    const char *policy;
+    bool die_with_parent;
+};
+
+static const struct bt_option options[] = {
+    {"config", 'c', BT_OPTION_STRING, "FILE", "configuration (YAML); required",
+     offsetof(struct serve_options, config)},
+    {"policy", 'p', BT_OPTION_STRING, "NAME",
+     "use this placement policy instead of the configured one",
+     offsetof(struct serve_options, policy)},
+    {"die-with-parent", 0, BT_OPTION_FLAG, NULL,
+     "end when the parent process ends (tests, demo)",
+     offsetof(struct serve_options, die_with_parent)},
+    {0},
+};
+
+static int run(int argc, char **argv);
+
+const struct bt_command bt_command_serve = {
+    .name = "serve",
+    .summary = "run the orchestrator in front of a prefill and a decode pool",
+    .arguments = "",
+    .options = options,
+    .run = run,
+};
+
+static void on_signal(struct ev_loop *loop, ev_signal *signal, int events)
+{
+    (void)loop;
+    (void)events;
+    bt_serve_drain(signal->data);
+}
+
+/* As many files as the hard limit allows: two per request and some. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int run_loop(const struct bt_config *config)
+{
+    struct ev_loop *loop = ev_default_loop(EVFLAG_AUTO);
+    struct bt_serve *serve = NULL;
+    struct bt_serve_ports ports;
+    ev_signal term, interrupt;
+    char error[256];
+    enum bt_status status;
+    bool clean;
+
+    status = bt_serve_create(loop, config, &serve, error, sizeof(error));
+    if (status != BT_OK) {
+        fprintf(stderr, "baton serve: %s\n", error);
+        return BT_EXIT_FAILED;
+    }
+    ev_signal_init(&term, on_signal, SIGTERM);
+    ev_signal_init(&interrupt, on_signal, SIGINT);
+    term.data = interrupt.data = serve;
+    ev_signal_start(loop, &term);
+    ev_signal_start(loop, &interrupt);
+    bt_serve_ports_get(serve, &ports);
+    printf("{\"ready\":true,\"listen\":%u,\"metrics\":%u,\"admin\":%u}\n",
+           ports.listen, ports.metrics, ports.admin);
+    fflush(stdout);
+    ev_run(loop, 0);
+    clean = bt_serve_drained_clean(serve);
+    ev_signal_stop(loop, &term);
+    ev_signal_stop(loop, &interrupt);
+    bt_serve_destroy(serve);
+    ev_loop_destroy(loop);
+    return clean ? BT_EXIT_OK : BT_EXIT_FAILED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct serve_options opts = {0};
+    struct bt_config *config = NULL;
+    char error[512];
+    int first = 0, code;
+
+    code = bt_options_parse(&bt_command_serve, argc, argv, &opts, &first);
+    if (code >= 0)
+        return code;
+    if (opts.config == NULL || first < argc) {
+        fprintf(stderr, "baton serve: --config FILE is needed (and nothing "
+                        "else); see baton serve --help\n");
+        return BT_EXIT_USAGE;
+    }
+    if (opts.die_with_parent)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGPIPE, SIG_IGN);
+    raise_file_limit();
+    if (bt_config_load(opts.config, &config, error, sizeof(error)) != BT_OK) {
+        fprintf(stderr, "%s\n", error);
+        return BT_EXIT_CONFIG;
+    }
+    if (opts.policy != NULL) {
+        if (bt_policy_find(opts.policy) == NULL) {
+            fprintf(stderr, "baton serve: unknown policy '%s'\n", opts.policy);
+            bt_config_destroy(config);
+            return BT_EXIT_USAGE;
+        }
+        free(config->policy);
+        config->policy = strdup(opts.policy);
+    }
+    code = config->policy == NULL ? BT_EXIT_FAILED : run_loop(config);
+    bt_config_destroy(config);
+    return code;
+}

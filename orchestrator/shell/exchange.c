@@ -1,0 +1,361 @@
+/* Life of one exchange: opening, handing to the core, performing the core's
+ * effects, the one answer, and freeing. Leaves the legs' traffic to leg_*.c,
+ * parsing to front.c, every decision to the core.
+ */
+#include "exchange.h"
+
+#include "baton/base/rng.h"
+#include "baton/planner/block_hash.h"
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static void client_gone(void *arg);
+static void client_closed(void *arg);
+
+struct exchange *exchange_open(struct bt_serve *serve,
+                               struct bt_httpd_request *http)
+{
+    struct exchange *x = calloc(1, sizeof(*x));
+
+    if (x == NULL)
+        return NULL;
+    x->serve = serve;
+    x->http = http;
+    x->arrived_ns = bt_httpd_arrived_ns(http);
+    x->next = serve->exchanges;
+    if (x->next != NULL)
+        x->next->prev = x;
+    serve->exchanges = x;
+    serve->exchange_count++;
+    bt_httpd_watch(http, client_gone, client_closed, x);
+    return x;
+}
+
+static void exchange_free(struct exchange *x)
+{
+    struct bt_serve *serve = x->serve;
+
+    if (x->tokenize != NULL)
+        tokenize_cancel(x);
+    leg_reset(&x->prefill);
+    leg_reset(&x->decode);
+    if (x->prev != NULL)
+        x->prev->next = x->next;
+    else
+        serve->exchanges = x->next;
+    if (x->next != NULL)
+        x->next->prev = x->prev;
+    serve->exchange_count--;
+    free(x->keys);
+    free(x->params_reply);
+    free(x->held);
+    free(x->body_copy);
+    free(x);
+    serve_drain_check(serve);
+}
+
+static void free_if_over(struct exchange *x)
+{
+    if (x->finished && x->http == NULL)
+        exchange_free(x);
+}
+
+/* Answered before it reached the core: only the client's side is left. */
+void exchange_discard(struct exchange *x)
+{
+    assert(!x->submitted);
+    x->finished = true;
+    free_if_over(x);
+}
+
+/* The body dies with the client's side; a hand-off may still be given back
+ * with it, so keep a copy and move the spans. */
+static void keep_body(struct exchange *x)
+{
+    const char *old = x->request.root.at;
+    size_t bytes = x->request.root.bytes;
+
+    x->body_copy = malloc(bytes + 1);
+    if (x->body_copy == NULL) {
+        x->request.root.at = NULL;
+        return;
+    }
+    memcpy(x->body_copy, old, bytes);
+    x->request.root.at = x->body_copy;
+    x->request.model.at = x->body_copy + (x->request.model.at - old);
+    x->request.prompt.at = x->body_copy + (x->request.prompt.at - old);
+}
+
+static void client_gone(void *arg)
+{
+    struct exchange *x = arg;
+    struct bt_event event = {.type = BT_EV_CLIENT_GONE, .u.client_gone = x->id};
+
+    if (x->tokenize != NULL)
+        tokenize_cancel(x);
+    if (x->submitted && !x->finished) {
+        keep_body(x);
+        x->http = NULL;
+        exchange_event(x, &event);
+        return;
+    }
+    x->http = NULL;
+    if (!x->submitted)
+        x->finished = true;
+    free_if_over(x);
+}
+
+static void client_closed(void *arg)
+{
+    struct exchange *x = arg;
+
+    x->http = NULL;
+    free_if_over(x);
+}
+
+void exchange_new_upstream_id(struct exchange *x)
+{
+    unsigned char raw[16];
+
+    if (getrandom(raw, sizeof(raw), 0) != (ssize_t)sizeof(raw)) {
+        uint64_t a = bt_mix64(x->serve->id_seed + ++x->serve->next_id);
+
+        memcpy(raw, &a, sizeof(a));
+        a = bt_mix64(a ^ (uint64_t)serve_now_ns());
+        memcpy(raw + sizeof(a), &a, sizeof(a));
+    }
+    for (size_t i = 0; i < sizeof(raw); i++)
+        snprintf(x->upstream_id + 2 * i, 3, "%02x", raw[i]);
+}
+
+void exchange_event(struct exchange *x, struct bt_event *event)
+{
+    serve_step(x->serve, event);
+}
+
+static void count_plan(struct exchange *x, int64_t from, int64_t to)
+{
+    x->plan_ns = to - from;
+    prom_observe(&x->serve->counters.plan, (double)(to - from) / 1e9);
+    bt_histogram_add(&x->serve->counters.plan_ns, to - from);
+}
+
+static enum bt_status hash_prompt(struct exchange *x, const uint32_t *tokens,
+                                  size_t count)
+{
+    const struct bt_model_config *model = &x->serve->config->models[x->model];
+    size_t blocks = count / model->block_size;
+
+    x->tokens_known = true;
+    x->prompt_tokens = (uint32_t)count;
+    if (blocks == 0)
+        return BT_OK;
+    x->keys = malloc(blocks * sizeof(*x->keys));
+    if (x->keys == NULL)
+        return BT_NO_MEMORY;
+    x->key_count =
+        bt_block_keys(tokens, count, model->block_size, x->ns, x->keys, blocks);
+    return BT_OK;
+}
+
+void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count)
+{
+    struct bt_serve *serve = x->serve;
+    int64_t from = serve_now_ns();
+    struct bt_event event = {.type = BT_EV_REQUEST};
+    enum bt_status status;
+    bool nested;
+
+    /* Without tokens assume four bytes of prompt to the token. */
+    x->prompt_tokens = (uint32_t)(x->request.prompt.bytes / 4 + 1);
+    if (tokens != NULL && hash_prompt(x, tokens, count) != BT_OK)
+        x->tokens_known = false;
+    event.u.request = (struct bt_ev_request){
+        .cookie = (uintptr_t)x,
+        .model = x->model,
+        .ns = x->ns,
+        .prompt_tokens = x->prompt_tokens,
+        .tokens_known = x->tokens_known,
+        .keys = x->keys,
+        .key_count = x->key_count,
+        .max_tokens = x->request.max_tokens > UINT32_MAX
+                          ? UINT32_MAX
+                          : (uint32_t)x->request.max_tokens,
+        .pd_allowed = x->request.pd_allowed,
+        .body_bytes = x->request.root.bytes,
+        .tokenize_ns = x->tokenize_ns,
+        .whole_answer = !x->request.stream,
+    };
+    x->submitted = true;
+    /* The step is timed without the sending that it causes. */
+    nested = serve->performing;
+    serve->performing = true;
+    status = serve_step(serve, &event);
+    count_plan(x, from, serve_now_ns());
+    serve->performing = nested;
+    if (status != BT_OK) {
+        x->submitted = false;
+        bt_httpd_add_header(x->http, "Retry-After", "1");
+        reply_error(x->http, bt_status_http(status),
+                    "too many requests are in progress");
+        exchange_discard(x);
+        return;
+    }
+    if (!nested)
+        serve_perform(serve);
+}
+
+void exchange_fail_leg(struct exchange *x, enum bt_leg leg,
+                       enum bt_leg_failure how, int status)
+{
+    const struct leg *l = leg == BT_LEG_PREFILL ? &x->prefill : &x->decode;
+    struct bt_event event = {.type = BT_EV_LEG_FAILED};
+
+    event.u.leg_failed = (struct bt_ev_leg_failed){
+        .request = x->id,
+        .attempt = l->attempt,
+        .leg = leg,
+        .how = how,
+        .status = status,
+        .bytes_sent = x->stream_started,
+    };
+    exchange_event(x, &event);
+}
+
+/* ---- the one answer ---- */
+
+static void answer_error(struct exchange *x, const struct bt_decision *d)
+{
+    const struct leg *l =
+        d->phase == BT_REQUEST_PREFILLING ? &x->prefill : &x->decode;
+    char message[160];
+
+    if (d->outcome == BT_OUTCOME_CLIENT_ERROR && l->json &&
+        l->status == d->status && l->reply_used > 0 && !l->overflow) {
+        /* The worker's own words and status. */
+        reply_json(x->http, d->status, l->reply, l->reply_used);
+        return;
+    }
+    if (d->status == 429 || d->status == 503)
+        bt_httpd_add_header(x->http, "Retry-After", "1");
+    snprintf(message, sizeof(message), "%s while %s after %u attempt(s)",
+             bt_outcome_name(d->outcome), bt_request_state_name(d->phase),
+             d->attempt_count);
+    reply_error(x->http, d->status == 0 ? 502 : d->status, message);
+}
+
+static void end_stream(struct exchange *x, const struct bt_decision *d)
+{
+    char buf[512];
+    struct bt_text text;
+
+    if (d->outcome != BT_OUTCOME_OK && !x->error_relayed) {
+        bt_text_init(&text, buf, sizeof(buf));
+        bt_text_str(&text, "data: ");
+        bt_openai_error(&text, 502, "the worker's answer ended too early");
+        bt_text_str(&text, "\n\n");
+        bt_httpd_stream_write(x->http, buf, text.used);
+    }
+    bt_httpd_stream_end(x->http);
+}
+
+static void answer(struct exchange *x, const struct bt_decision *d)
+{
+    if (x->http == NULL)
+        return;
+    if (x->stream_started)
+        end_stream(x, d);
+    else if (d->outcome == BT_OUTCOME_OK)
+        reply_json(x->http, 200, x->decode.reply, x->decode.reply_used);
+    else
+        answer_error(x, d);
+}
+
+static void count_end(struct exchange *x, const struct bt_decision *d)
+{
+    struct shell_counters *c = &x->serve->counters;
+
+    prom_observe(&c->duration, (double)(d->finished_ns - x->arrived_ns) / 1e9);
+    if (d->outcome == BT_OUTCOME_CANCELLED)
+        c->disconnects[d->phase]++;
+    c->input_tokens += d->prompt_tokens;
+    c->output_tokens += d->output_tokens;
+    c->cached_tokens += d->prefill_cached_tokens;
+    if (d->placements > 0 && x->tokens_known) {
+        c->prompt_tokens_placed += d->prompt_tokens;
+        c->overlap_tokens += d->placement.chosen.p == BT_PLACE_NONE
+                                 ? d->placement.chosen.terms.overlap_d
+                                 : d->placement.chosen.terms.overlap_p;
+    }
+    if (!x->request.pd_allowed)
+        c->pd_bypass++;
+}
+
+static void exchange_finish(struct exchange *x, const struct bt_decision *d)
+{
+    struct bt_decision copy = *d; /* nested steps may overwrite it */
+
+    assert(!x->finished);
+    count_end(x, &copy);
+    decisions_record(x->serve, x, &copy);
+    if (copy.outcome != BT_OUTCOME_OK && copy.outcome != BT_OUTCOME_CANCELLED)
+        bt_log(BT_LOG_INFO, "request_ended",
+               "request=%s outcome=%s phase=%s status=%d attempts=%u "
+               "fallback=%s",
+               x->request_id, bt_outcome_name(copy.outcome),
+               bt_request_state_name(copy.phase), copy.status,
+               copy.attempt_count, bt_fallback_name(copy.fallback));
+    answer(x, &copy);
+    leg_reset(&x->prefill);
+    leg_reset(&x->decode);
+    x->finished = true;
+    free_if_over(x);
+}
+
+void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
+{
+    struct exchange *x = (struct exchange *)(uintptr_t)effect->cookie;
+    uint32_t slot = bt_worker_slot(effect->worker);
+
+    (void)serve;
+    switch (effect->type) {
+    case BT_FX_ACCEPTED:
+        x->id = effect->request;
+        break;
+    case BT_FX_SEND_PREFILL:
+        leg_prefill_send(x, effect->attempt, slot);
+        break;
+    case BT_FX_SEND_DECODE:
+        leg_decode_send(x, effect->attempt, slot, effect->with_params);
+        break;
+    case BT_FX_RELEASE_HANDOFF:
+        handoff_release(x, slot);
+        break;
+    case BT_FX_ABORT:
+        leg_reset(effect->leg == BT_LEG_PREFILL ? &x->prefill : &x->decode);
+        break;
+    case BT_FX_FINISHED:
+        exchange_finish(x, effect->decision);
+        break;
+    }
+}
+
+/* Cut what a drain has left: the clients see their connections end. */
+void exchange_abort_all(struct bt_serve *serve)
+{
+    struct exchange *x = serve->exchanges;
+
+    while (x != NULL) {
+        struct exchange *next = x->next;
+        struct bt_httpd_request *http = x->http;
+
+        if (http != NULL && x->stream_started)
+            bt_httpd_stream_abort(http);
+        else if (http != NULL)
+            reply_error(http, 503, "the server is shutting down");
+        x = next;
+    }
+}

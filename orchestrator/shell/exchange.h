@@ -1,0 +1,107 @@
+/* One client request from the parsed body to its one outcome: the client's
+ * side (http), the two legs, and what must live until the core says FINISHED.
+ *
+ *   front_handle -> exchange_open -> [tokenize] -> exchange_submit -> core
+ *   core effects -> exchange_perform -> leg_prefill_send / leg_decode_send
+ *   leg call-backs -> events -> core -> ... -> FINISHED -> exchange_finish
+ *
+ * Invariant: the exchange is freed when the core has finished it AND the
+ * client's side has ended; http is NULL once the client's side has ended.
+ */
+#ifndef BATON_SHELL_EXCHANGE_H
+#define BATON_SHELL_EXCHANGE_H
+
+#include "baton/orchestrator/openai.h"
+#include "baton/orchestrator/sse.h"
+#include "serve_priv.h"
+
+#define REQUEST_ID_MAX  128
+#define UPSTREAM_ID_MAX 40
+
+struct leg {
+    struct bt_call *call; /* NULL: not out */
+    uint32_t attempt;
+    uint32_t worker;
+    char *body;  /* owned while the call is out */
+    char *reply; /* leg P's reply, or D's unstreamed one */
+    size_t reply_used, reply_size;
+    int status;    /* HTTP, 0 before the head */
+    bool sse;      /* the reply is an event stream */
+    bool json;     /* ... or JSON */
+    bool overflow; /* the reply is larger than the limit */
+};
+
+struct exchange {
+    struct bt_serve *serve;
+    struct exchange *prev, *next;
+    struct bt_httpd_request *http;
+    struct bt_request_id id;
+    bool submitted, finished;
+    char request_id[REQUEST_ID_MAX + 1];
+    char upstream_id[UPSTREAM_ID_MAX + 1]; /* of the current pair of legs */
+    struct bt_openai_request request;      /* spans into the client's body */
+    char *body_copy; /* the body, once http is gone and it is needed */
+    uint32_t model;
+    const char *adapter; /* config's string, NULL = base model */
+    uint64_t ns;
+    uint64_t *keys;
+    size_t key_count;
+    uint32_t prompt_tokens;
+    bool tokens_known;
+    struct leg prefill, decode;
+    char *params_reply; /* leg P's reply that holds params */
+    struct bt_json params;
+    struct bt_sse sse;
+    char *held; /* stream bytes before the first whole event */
+    size_t held_used;
+    bool stream_started; /* the client got its head */
+    bool error_relayed;  /* D's own error event went through */
+    uint64_t tokens_seen;
+    int64_t arrived_ns, tokenized_ns, placed_ns, first_token_ns, last_token_ns;
+    int64_t tokenize_ns, plan_ns;
+    struct tokenize_job *tokenize;
+};
+
+#define HELD_MAX 65536u
+
+/* exchange.c */
+struct exchange *exchange_open(struct bt_serve *serve,
+                               struct bt_httpd_request *http);
+void exchange_discard(struct exchange *x); /* answered before the core */
+/* Hash (tokens may be NULL: unknown) and hand it to the core. */
+void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count);
+void exchange_fail_leg(struct exchange *x, enum bt_leg leg,
+                       enum bt_leg_failure how, int status);
+void exchange_event(struct exchange *x, struct bt_event *event);
+void exchange_new_upstream_id(struct exchange *x);
+
+/* legs.c: what both legs share */
+struct bt_call_head;
+enum bt_status leg_start(struct exchange *x, struct leg *leg, const char *path,
+                         const struct bt_call_spec *call_backs);
+void leg_reset(struct leg *leg);
+enum bt_status leg_keep(struct leg *leg, const char *bytes, size_t count,
+                        size_t limit);
+const char *leg_path(const struct exchange *x);
+bool leg_map_end(const struct bt_call_end *end, enum bt_leg_failure *how_out);
+void leg_head(struct leg *leg, const struct bt_call_head *head);
+void leg_count(struct bt_serve *serve, const struct bt_call_end *end);
+
+/* leg_prefill.c, leg_decode.c */
+void leg_prefill_send(struct exchange *x, uint32_t attempt, uint32_t worker);
+void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
+                     bool with_params);
+void leg_decode_drain(struct exchange *x); /* the client has room again */
+void handoff_release(struct exchange *x, uint32_t worker);
+
+/* tokenize.c */
+enum bt_status tokenize_start(struct exchange *x);
+void tokenize_cancel(struct exchange *x);
+enum bt_status tokenizer_start(struct bt_serve *serve);
+void tokenizer_stop(struct bt_serve *serve);
+/* The byte tokenizer of the emulated engine: 1 token per UTF-8 byte; chat as
+ * "<|role|>content\n" ... "<|assistant|>". NULL: no memory or malformed. */
+uint32_t *bytes_tokenize(const struct bt_openai_request *request, size_t max,
+                         size_t *count_out);
+
+#endif

@@ -1,0 +1,489 @@
+/* Prometheus text on its own listener: the core's counters and gauges, the
+ * shell's own, and one row per worker. Every name is explained in METRICS.md
+ * (a check compares). Label values come from the configuration or from our own
+ * name tables, never from a client.
+ */
+#include "serve_priv.h"
+
+#include "kv_stream.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static const double ttft_bounds[] = {.005, .01, .025, .05, .1, .25, .5, 1,
+                                     2.5,  5,   10,   20,  40, 60,  120};
+static const double itl_bounds[] = {.001, .002, .005, .01, .02, .05,
+                                    .1,   .2,   .5,   1,   2};
+static const double duration_bounds[] = {.01, .05, .1, .25, .5,  1,   2.5,
+                                         5,   10,  30, 60,  120, 300, 600};
+static const double plan_bounds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4,
+                                     2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
+static const double lag_bounds[] = {.001, .005, .01, .05, .1, .5, 1, 5};
+
+#define BOUNDS(h, b)                                                           \
+    do {                                                                       \
+        (h).bounds = (b);                                                      \
+        (h).bound_count = sizeof(b) / sizeof((b)[0]);                          \
+    } while (0)
+
+void metrics_init(struct shell_counters *c)
+{
+    BOUNDS(c->ttft, ttft_bounds);
+    BOUNDS(c->ttst, ttft_bounds);
+    BOUNDS(c->itl, itl_bounds);
+    BOUNDS(c->duration, duration_bounds);
+    BOUNDS(c->plan, plan_bounds);
+    BOUNDS(c->loop_lag, lag_bounds);
+}
+
+void prom_observe(struct prom_histogram *h, double seconds)
+{
+    size_t i = 0;
+
+    if (!(seconds > 0))
+        seconds = 0;
+    while (i < h->bound_count && seconds > h->bounds[i])
+        i++;
+    h->buckets[i]++;
+    h->sum += seconds;
+    h->count++;
+}
+
+/* ---- writing ---- */
+
+static void head(struct bt_text *t, const char *name, const char *type,
+                 const char *help)
+{
+    bt_text_str(t, "# HELP ");
+    bt_text_str(t, name);
+    bt_text_str(t, " ");
+    bt_text_str(t, help);
+    bt_text_str(t, "\n# TYPE ");
+    bt_text_str(t, name);
+    bt_text_str(t, " ");
+    bt_text_str(t, type);
+    bt_text_str(t, "\n");
+}
+
+/* labels: "a=\"b\",c=\"d\"" or NULL */
+static void row(struct bt_text *t, const char *name, const char *labels,
+                double value)
+{
+    char number[40];
+
+    bt_text_str(t, name);
+    if (labels != NULL && labels[0] != '\0') {
+        bt_text_str(t, "{");
+        bt_text_str(t, labels);
+        bt_text_str(t, "}");
+    }
+    if (value == floor(value) && fabs(value) < 1e15)
+        snprintf(number, sizeof(number), " %.0f\n", value);
+    else
+        snprintf(number, sizeof(number), " %.9g\n", value);
+    bt_text_str(t, number);
+}
+
+static void one(struct bt_text *t, const char *name, const char *type,
+                const char *help, double value)
+{
+    head(t, name, type, help);
+    row(t, name, NULL, value);
+}
+
+static void labelled(struct bt_text *t, const char *name, const char *label,
+                     const char *value, double number)
+{
+    char labels[160];
+
+    snprintf(labels, sizeof(labels), "%s=\"%s\"", label, value);
+    row(t, name, labels, number);
+}
+
+static void histogram(struct bt_text *t, const char *name, const char *help,
+                      const struct prom_histogram *h)
+{
+    char full[96], labels[48];
+    uint64_t sum = 0;
+
+    head(t, name, "histogram", help);
+    snprintf(full, sizeof(full), "%s_bucket", name);
+    for (size_t i = 0; i < h->bound_count; i++) {
+        sum += h->buckets[i];
+        snprintf(labels, sizeof(labels), "le=\"%g\"", h->bounds[i]);
+        row(t, full, labels, (double)sum);
+    }
+    row(t, full, "le=\"+Inf\"", (double)h->count);
+    snprintf(full, sizeof(full), "%s_sum", name);
+    row(t, full, NULL, h->sum);
+    snprintf(full, sizeof(full), "%s_count", name);
+    row(t, full, NULL, (double)h->count);
+}
+
+/* ---- groups ---- */
+
+static void write_requests(struct bt_text *t, const struct bt_serve *serve,
+                           const struct bt_core_counters *c)
+{
+    head(t, "baton_requests_total", "counter",
+         "Requests that reached the core, by their one outcome.");
+    for (int i = 0; i < BT_OUTCOME_COUNT; i++)
+        labelled(t, "baton_requests_total", "outcome",
+                 bt_outcome_name((enum bt_outcome)i), (double)c->outcomes[i]);
+    one(t, "baton_requests_accepted_total", "counter",
+        "Requests that reached the core; minus outcomes = in flight.",
+        (double)c->requests);
+    head(t, "baton_requests_in_flight", "gauge",
+         "Live requests by state of their life.");
+    for (int i = 0; i < BT_REQUEST_DONE; i++)
+        labelled(t, "baton_requests_in_flight", "state",
+                 bt_request_state_name((enum bt_request_state)i),
+                 (double)c->live[i]);
+    one(t, "baton_queue_depth", "gauge", "Requests waiting for a worker.",
+        (double)c->live[BT_REQUEST_QUEUED]);
+    head(t, "baton_client_disconnects_total", "counter",
+         "Clients that left before their answer ended, by phase.");
+    for (int i = 0; i < BT_REQUEST_DONE; i++)
+        labelled(t, "baton_client_disconnects_total", "phase",
+                 bt_request_state_name((enum bt_request_state)i),
+                 (double)serve->counters.disconnects[i]);
+    one(t, "baton_request_input_tokens_total", "counter",
+        "Prompt tokens of ended requests.",
+        (double)serve->counters.input_tokens);
+    one(t, "baton_request_output_tokens_total", "counter", "Tokens answered.",
+        (double)serve->counters.output_tokens);
+    one(t, "baton_kv_hit_actual_tokens_total", "counter",
+        "Cached prompt tokens as prefill workers report them.",
+        (double)serve->counters.cached_tokens);
+    one(t, "baton_client_params_removed_total", "counter",
+        "Hand-off fields that clients sent and that were removed.",
+        (double)serve->counters.client_params_removed);
+}
+
+static void write_times(struct bt_text *t, const struct bt_serve *serve)
+{
+    const struct shell_counters *c = &serve->counters;
+
+    histogram(t, "baton_ttft_seconds",
+              "Last request byte in to first token event out (streams).",
+              &c->ttft);
+    histogram(t, "baton_ttst_seconds",
+              "Last request byte in to second token event out (streams).",
+              &c->ttst);
+    histogram(t, "baton_itl_seconds", "Gap between token events (streams).",
+              &c->itl);
+    histogram(t, "baton_request_duration_seconds",
+              "Last request byte in to the outcome.", &c->duration);
+    histogram(t, "baton_plan_seconds",
+              "Prompt hashed, looked up, scored and booked.", &c->plan);
+    histogram(t, "baton_loop_lag_seconds",
+              "How late the event loop's 50 ms tick comes.", &c->loop_lag);
+}
+
+static void write_plan(struct bt_text *t, const struct bt_serve *serve,
+                       const struct bt_core_counters *c)
+{
+    head(t, "baton_plan_decisions_total", "counter",
+         "Requests ended, by the reason of their last placement.");
+    for (int i = 0; i < BT_REASON_COUNT; i++)
+        labelled(t, "baton_plan_decisions_total", "reason",
+                 bt_reason_name((enum bt_reason)i), (double)c->decisions[i]);
+    head(t, "baton_plan_fallbacks_total", "counter",
+         "Requests not routed as planned, or planned without knowledge.");
+    for (int i = 1; i < BT_FALLBACK_COUNT; i++)
+        labelled(t, "baton_plan_fallbacks_total", "reason",
+                 bt_fallback_name((enum bt_fallback)i),
+                 (double)c->fallbacks[i]);
+    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_late",
+             (double)serve->counters.tokenize_late);
+    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_failed",
+             (double)serve->counters.tokenize_failed);
+    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_busy",
+             (double)serve->counters.tokenize_busy);
+    one(t, "baton_plan_differs_total", "counter",
+        "Placements that differ from load + prefix.",
+        (double)c->differs_from_baseline);
+    one(t, "baton_plan_guard_total", "counter",
+        "Placements where the guard kept load + prefix.",
+        (double)c->guard_kept_baseline);
+    one(t, "baton_pd_bypass_total", "counter",
+        "Requests that one worker must serve whole (n > 1, batches, ...).",
+        (double)serve->counters.pd_bypass);
+    one(t, "baton_retries_total", "counter", "Legs sent again.",
+        (double)c->retries);
+    one(t, "baton_retries_denied_total", "counter",
+        "Retries that the budget or the limit of attempts refused.",
+        (double)c->retries_denied);
+    one(t, "baton_late_events_total", "counter",
+        "Answers for attempts that had ended.", (double)c->late_events);
+    one(t, "baton_stranded_handoffs_total", "counter",
+        "Hand-offs that nobody pulled; their blocks wait for the lease.",
+        (double)c->stranded_handoffs);
+}
+
+static void write_index(struct bt_text *t, const struct bt_serve *serve)
+{
+    static const char *const kinds[] = {"stored", "removed", "cleared",
+                                        "ignored"};
+    static const char *const errors[] = {"frames", "sequence", "msgpack",
+                                         "event"};
+    struct bt_prefix_index_stats stats;
+    struct kv_stream_counts streams;
+
+    bt_core_index_stats(serve->core, &stats);
+    event_plane_counts(serve, &streams);
+    one(t, "baton_kv_index_blocks", "gauge", "Distinct block keys known.",
+        (double)stats.blocks);
+    one(t, "baton_kv_index_holdings", "gauge",
+        "Engine blocks believed in, over all workers.", (double)stats.holdings);
+    one(t, "baton_kv_index_dropped_total", "counter",
+        "Blocks not indexed because a table was full.", (double)stats.dropped);
+    one(t, "baton_kv_index_query_tokens_total", "counter",
+        "Prompt tokens looked up.",
+        (double)serve->counters.prompt_tokens_placed);
+    one(t, "baton_kv_index_hit_tokens_total", "counter",
+        "Of them, predicted to be cached where the request was sent.",
+        (double)serve->counters.overlap_tokens);
+    head(t, "baton_kv_events_total", "counter", "KV events by type.");
+    for (int i = 0; i < 4; i++)
+        labelled(t, "baton_kv_events_total", "type", kinds[i],
+                 (double)serve->counters.kv_events[i]);
+    head(t, "baton_kv_event_errors_total", "counter",
+         "Messages or events that could not be used.");
+    for (int i = 0; i < 4; i++)
+        labelled(t, "baton_kv_event_errors_total", "reason", errors[i],
+                 (double)serve->counters.kv_event_errors[i]);
+    labelled(t, "baton_kv_event_errors_total", "reason", "unknown_parent",
+             (double)serve->counters.kv_unknown_parents);
+    one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
+        (double)streams.gaps);
+    one(t, "baton_kv_event_missing_total", "counter",
+        "Batches that the holes spanned.", (double)streams.missing);
+    one(t, "baton_kv_event_duplicates_total", "counter",
+        "Batches that came twice.", (double)streams.duplicates);
+    one(t, "baton_kv_event_dropped_total", "counter",
+        "Live batches not held during a replay.", (double)streams.dropped);
+    one(t, "baton_kv_index_resets_total", "counter",
+        "Times a worker's blocks were forgotten.", (double)streams.resets);
+    head(t, "baton_kv_event_replays_total", "counter", "Replays by outcome.");
+    labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
+             (double)streams.replays_complete);
+    labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
+             (double)streams.replays_partial);
+    labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
+             (double)streams.replays_timeout);
+}
+
+static const char *role_name(unsigned int roles)
+{
+    if (roles == BT_ROLE_PREFILL)
+        return "prefill";
+    return roles == BT_ROLE_DECODE ? "decode" : "both";
+}
+
+struct column {
+    const char *name, *help;
+    double (*get)(const struct bt_core_worker_info *info, int64_t now);
+};
+
+static double get_up(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->state == BT_WORKER_READY ? 1 : 0;
+}
+
+static double get_prefills(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->prefill_requests;
+}
+
+static double get_prefill_tokens(const struct bt_core_worker_info *i,
+                                 int64_t now)
+{
+    (void)now;
+    return (double)i->prefill_tokens;
+}
+
+static double get_decodes(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->decode_requests;
+}
+
+static double get_decode_tokens(const struct bt_core_worker_info *i,
+                                int64_t now)
+{
+    (void)now;
+    return (double)i->decode_tokens;
+}
+
+static double get_transfers(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->transfers;
+}
+
+static double get_blocks(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->index_blocks;
+}
+
+static double get_stream(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->stream;
+}
+
+static double get_age(const struct bt_core_worker_info *i, int64_t now)
+{
+    return i->stats_at_ns == 0 ? -1 : (double)(now - i->stats_at_ns) / 1e9;
+}
+
+static double get_suspect(const struct bt_core_worker_info *i, int64_t now)
+{
+    return i->suspect_until_ns > now ? 1 : 0;
+}
+
+static const struct column columns[] = {
+    {"baton_worker_ready", "1 = in service.", get_up},
+    {"baton_worker_prefill_requests", "Prefill legs out (own ledger).",
+     get_prefills},
+    {"baton_worker_prefill_tokens", "Uncached tokens in them.",
+     get_prefill_tokens},
+    {"baton_worker_decode_requests", "Decode slots booked (own ledger).",
+     get_decodes},
+    {"baton_worker_decode_tokens", "KV tokens booked (own ledger).",
+     get_decode_tokens},
+    {"baton_worker_transfers", "KV transfers booked in or out.", get_transfers},
+    {"baton_worker_index_blocks", "Blocks it is believed to hold.", get_blocks},
+    {"baton_kv_stream_state",
+     "0 absent, 1 syncing, 2 exact, 3 partial, 4 degraded.", get_stream},
+    {"baton_worker_stats_age_seconds", "Age of its telemetry, -1 = never.",
+     get_age},
+    {"baton_worker_suspect", "1 = avoided after failures.", get_suspect},
+};
+
+static void write_workers(struct bt_text *t, const struct bt_serve *serve)
+{
+    int64_t now = serve_now_ns();
+    struct bt_core_worker_info info;
+    char labels[256];
+
+    for (size_t c = 0; c < sizeof(columns) / sizeof(columns[0]); c++) {
+        head(t, columns[c].name, "gauge", columns[c].help);
+        for (uint32_t w = 0; w < serve->config->worker_count; w++) {
+            if (bt_core_worker_get(serve->core, w, &info) != BT_OK)
+                continue;
+            snprintf(labels, sizeof(labels), "worker=\"%s\",role=\"%s\"",
+                     serve_worker_name(serve, w), role_name(info.roles));
+            row(t, columns[c].name, labels, columns[c].get(&info, now));
+        }
+    }
+    head(t, "baton_workers", "gauge", "Workers by state.");
+    for (int s = 0; s <= BT_WORKER_REFUSED; s++) {
+        uint32_t n = 0;
+
+        for (uint32_t w = 0; w < serve->config->worker_count; w++)
+            if (bt_core_worker_get(serve->core, w, &info) == BT_OK &&
+                (int)info.state == s)
+                n++;
+        labelled(t, "baton_workers", "state",
+                 bt_worker_state_name((enum bt_worker_state)s), n);
+    }
+}
+
+static void write_edge(struct bt_text *t, const struct bt_serve *serve)
+{
+    static const char *const classes[] = {"transport", "1xx", "2xx",
+                                          "3xx",       "4xx", "5xx"};
+    struct bt_httpd_counters h;
+
+    bt_httpd_counters_get(serve->front, &h);
+    one(t, "baton_http_requests_total", "counter",
+        "Requests that reached a handler of the front.", (double)h.requests);
+    head(t, "baton_http_refused_total", "counter",
+         "Requests refused before a handler, by status.");
+    labelled(t, "baton_http_refused_total", "code", "400",
+             (double)h.refused_400);
+    labelled(t, "baton_http_refused_total", "code", "413",
+             (double)h.refused_413);
+    labelled(t, "baton_http_refused_total", "code", "431",
+             (double)h.refused_431);
+    labelled(t, "baton_http_refused_total", "code", "503",
+             (double)h.refused_503);
+    one(t, "baton_http_connections", "gauge", "Open client connections.",
+        h.connections);
+    one(t, "baton_http_body_bytes", "gauge", "Request bodies held.",
+        (double)h.body_bytes);
+    one(t, "baton_http_slow_clients_total", "counter",
+        "Clients cut because they did not read.", (double)h.slow_clients);
+    head(t, "baton_upstream_answers_total", "counter",
+         "Answers of workers to legs, by status class.");
+    for (int i = 0; i < 6; i++)
+        labelled(t, "baton_upstream_answers_total", "class", classes[i],
+                 (double)serve->counters.upstream_answers[i]);
+    one(t, "baton_log_folded_total", "counter", "Log lines folded away.",
+        (double)bt_log_folded());
+    one(t, "baton_decision_log_dropped_total", "counter",
+        "Decision lines that could not be written.",
+        (double)serve->counters.decisions_dropped);
+}
+
+static void write_process(struct bt_text *t, const struct bt_serve *serve)
+{
+    struct rusage usage;
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f != NULL) {
+        if (fscanf(f, "%*s %ld", &pages) != 1) // NOLINT(cert-err34-c)
+            pages = 0;
+        fclose(f);
+    }
+    getrusage(RUSAGE_SELF, &usage);
+    one(t, "process_resident_memory_bytes", "gauge", "Resident memory.",
+        (double)pages * (double)sysconf(_SC_PAGESIZE));
+    one(t, "process_cpu_seconds_total", "counter", "User and system time.",
+        (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+    one(t, "baton_uptime_seconds", "gauge", "Since the server was made.",
+        (double)(serve_now_ns() - serve->started_ns) / 1e9);
+}
+
+void metrics_handle(void *arg, struct bt_httpd_request *req)
+{
+    struct bt_serve *serve = arg;
+    const struct bt_core_counters *counters = bt_core_counters_get(serve->core);
+    struct bt_text text;
+    char *buf;
+
+    if (strcmp(bt_httpd_path(req), "/metrics") != 0) {
+        reply_error(req, 404, "only /metrics is here");
+        return;
+    }
+    buf = text_alloc(&text, 65536 + (size_t)serve->config->worker_count *
+                                        (sizeof(columns) / sizeof(columns[0])) *
+                                        320);
+    if (buf == NULL) {
+        reply_error(req, 503, "out of memory");
+        return;
+    }
+    write_requests(&text, serve, counters);
+    write_times(&text, serve);
+    write_plan(&text, serve, counters);
+    write_index(&text, serve);
+    write_workers(&text, serve);
+    write_edge(&text, serve);
+    write_process(&text, serve);
+    if (text.overflow)
+        reply_error(req, 500, "the metrics do not fit their buffer");
+    else
+        bt_httpd_reply(req, 200, "text/plain; version=0.0.4; charset=utf-8",
+                       buf, text.used);
+    free(buf);
+}

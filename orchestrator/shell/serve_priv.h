@@ -1,0 +1,165 @@
+/* Private to orchestrator/shell: the server's parts and how they reach each
+ * other. Everything here runs on the one loop thread.
+ */
+#ifndef BATON_SHELL_SERVE_PRIV_H
+#define BATON_SHELL_SERVE_PRIV_H
+
+#include "baton/base/histogram.h"
+#include "baton/base/units.h"
+#include "baton/orchestrator/config.h"
+#include "baton/orchestrator/core.h"
+#include "baton/orchestrator/httpd.h"
+#include "baton/orchestrator/json.h"
+#include "baton/orchestrator/serve.h"
+#include "baton/orchestrator/upstream.h"
+#include "log.h"
+#include <ev.h>
+
+struct exchange;
+struct workers;
+struct event_plane;
+struct decision_ring;
+struct tokenizer;
+
+#define PROM_BUCKETS_MAX 24
+
+/* Fixed-bucket histogram for Prometheus; bounds in seconds, ascending. */
+struct prom_histogram {
+    const double *bounds;
+    size_t bound_count;
+    uint64_t buckets[PROM_BUCKETS_MAX + 1]; /* last = +Inf */
+    double sum;
+    uint64_t count;
+};
+void prom_observe(struct prom_histogram *h, double seconds);
+
+enum route_index {
+    ROUTE_COMPLETIONS,
+    ROUTE_CHAT,
+    ROUTE_MODELS,
+    ROUTE_HEALTH,
+    ROUTE_OTHER,
+    ROUTE_COUNT
+};
+
+/* What the shell counts itself; the core's counters come on top. */
+struct shell_counters {
+    uint64_t client_params_removed;
+    uint64_t tokenize_ok, tokenize_late, tokenize_failed, tokenize_busy;
+    uint64_t pd_bypass;
+    uint64_t disconnects[BT_REQUEST_STATE_COUNT];
+    uint64_t input_tokens, output_tokens, cached_tokens;
+    uint64_t overlap_tokens, prompt_tokens_placed;
+    uint64_t kv_events[4];       /* stored, removed, cleared, ignored */
+    uint64_t kv_event_errors[4]; /* frames, sequence, msgpack, event */
+    uint64_t kv_unknown_parents;
+    uint64_t decisions_dropped;
+    uint64_t upstream_answers[6]; /* by status class; [0] transport */
+    struct prom_histogram ttft, ttst, itl, duration, plan, loop_lag;
+    struct bt_histogram plan_ns; /* for exact quantiles in the summary */
+};
+
+struct bt_serve {
+    struct ev_loop *loop;
+    const struct bt_config *config;
+    struct bt_core *core;
+    void *core_memory;
+    struct bt_core_worker_config *core_workers;
+    struct bt_core_link_config *core_links;
+    struct bt_core_model_config *core_models;
+    const char **link_classes; /* config's strings, by class index */
+    uint32_t link_class_count;
+    struct bt_httpd *front, *metrics, *admin;
+    struct bt_upstream *upstream;
+    struct workers *workers;
+    struct event_plane *events;
+    struct decision_ring *decisions;
+    struct tokenizer *tokenizer;
+    struct shell_counters counters;
+    ev_timer tick;
+    int64_t last_tick_ns;
+    int64_t started_ns;
+    /* effects not yet performed: a ring that grows up to its limit */
+    struct bt_effect *pending;
+    size_t pending_count;
+    bool performing;
+    struct exchange *exchanges; /* live ones, doubly linked */
+    uint32_t exchange_count;
+    uint32_t release_calls; /* hand-offs being given back */
+    uint64_t next_id;
+    uint64_t id_seed;
+    bool draining, cut;
+    ev_timer drain_timer;
+};
+
+int64_t serve_now_ns(void);
+
+/* Run one event through the core and perform what it asks for (nested calls
+ * leave performing to the outermost). */
+enum bt_status serve_step(struct bt_serve *serve, struct bt_event *event);
+/* Perform what is pending, in order. */
+void serve_perform(struct bt_serve *serve);
+/* Called when the last exchange of a draining server has ended. */
+void serve_drain_check(struct bt_serve *serve);
+bool serve_is_ready(const struct bt_serve *serve, const char **reason_out);
+const char *serve_worker_name(const struct bt_serve *serve, uint32_t slot);
+
+/* front.c */
+void front_handle(void *arg, struct bt_httpd_request *req);
+/* exchange.c: perform one effect of the core */
+void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect);
+void exchange_abort_all(struct bt_serve *serve);
+
+/* workers.c: identity, health, telemetry */
+enum bt_status workers_start(struct bt_serve *serve);
+void workers_stop(struct bt_serve *serve);
+void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain);
+bool workers_is_drained_by_admin(const struct bt_serve *serve, uint32_t slot);
+const char *workers_reason(const struct bt_serve *serve, uint32_t slot);
+const char *workers_version(const struct bt_serve *serve, uint32_t slot);
+
+/* event_plane.c */
+enum bt_status event_plane_start(struct bt_serve *serve);
+void event_plane_stop(struct bt_serve *serve);
+/* The worker is in service; a new incarnation is forgotten and read anew. */
+void event_plane_reset(struct bt_serve *serve, uint32_t slot,
+                       uint64_t incarnation);
+
+struct kv_stream_counts;
+/* Sum over the streams. */
+void event_plane_counts(const struct bt_serve *serve,
+                        struct kv_stream_counts *out);
+
+/* decisions.c */
+enum bt_status decisions_start(struct bt_serve *serve, char *error,
+                               size_t error_size);
+void decisions_stop(struct bt_serve *serve);
+void decisions_record(struct bt_serve *serve, const struct exchange *exchange,
+                      const struct bt_decision *decision);
+/* JSON line of a request id, or NULL; valid until the next record. */
+const char *decisions_find(const struct bt_serve *serve, const char *id);
+/* i-th newest line (0 = newest), or NULL. */
+const char *decisions_recent(const struct bt_serve *serve, size_t i);
+
+struct bt_text;
+struct bt_place_candidate;
+/* One candidate with its terms as a JSON object. */
+void decisions_candidate(struct bt_text *text, const struct bt_serve *serve,
+                         const struct bt_place_candidate *candidate);
+
+/* metrics.c, admin.c */
+void metrics_handle(void *arg, struct bt_httpd_request *req);
+void metrics_init(struct shell_counters *counters);
+void admin_handle(void *arg, struct bt_httpd_request *req);
+
+/* tokenize.c */
+typedef void (*tokens_fn)(void *arg, const uint32_t *tokens, size_t count,
+                          enum bt_status status);
+
+/* Small helpers shared by the handlers. */
+void reply_json(struct bt_httpd_request *req, int status, const char *body,
+                size_t bytes);
+void reply_error(struct bt_httpd_request *req, int status, const char *message);
+char *text_alloc(struct bt_text *text, size_t size); /* NULL: no memory */
+
+#endif

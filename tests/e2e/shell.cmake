@@ -1,0 +1,11 @@
+add_library(serve_bed STATIC EXCLUDE_FROM_ALL
+    ${CMAKE_SOURCE_DIR}/tests/lib/serve_bed.c)
+target_include_directories(serve_bed PUBLIC ${CMAKE_SOURCE_DIR}/tests/lib)
+target_link_libraries(serve_bed PUBLIC bt_serve bt_config bt_net ext_ev
+                      PRIVATE baton_flags ext_cmocka)
+baton_test(e2e_serve_basic LABELS e2e TIMEOUT 120
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_basic.c LIBS serve_bed)
+baton_test(e2e_serve_bodies LABELS e2e TIMEOUT 120
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_bodies.c LIBS serve_bed)
+baton_test(e2e_serve_faults LABELS e2e TIMEOUT 180
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_faults.c LIBS serve_bed)
