@@ -4,7 +4,6 @@
  */
 #include "command.h"
 
-#include "../shell/log.h"
 #include "baton/orchestrator/config.h"
 #include "baton/orchestrator/serve.h"
 #include "baton/planner/place.h"

@@ -37,8 +37,8 @@ struct bt_option_list {
 };
 
 struct bt_option {
-    const char *name;     /* long name without dashes */
-    char letter;          /* short form, 0 = none */
+    const char *name; /* long name without dashes */
+    char letter;      /* short form, 0 = none */
     enum bt_option_type type;
     const char *argument; /* "FILE", shown in help; NULL for flags */
     const char *text;     /* one line, with default and unit */
@@ -47,9 +47,9 @@ struct bt_option {
 
 struct bt_command {
     const char *name;
-    const char *summary;   /* one line */
-    const char *arguments; /* "<request-id>", or "" */
-    const struct bt_option *options; /* name NULL ends it; may be NULL */
+    const char *summary;               /* one line */
+    const char *arguments;             /* "<request-id>", or "" */
+    const struct bt_option *options;   /* name NULL ends it; may be NULL */
     int (*run)(int argc, char **argv); /* argv[0] = subcommand name */
 };
 

@@ -6,10 +6,10 @@
  *
  * Life of a request (core/request_states.c holds the table):
  *
- *   received -> queued -> placed -> prefilling -> handing_off -> decoding -> done
- *                  \         \          |  \           |             |-> failed
- *                   \-> shed  \-> decoding (no P leg)  |             \-> cancelled
- *                              (any live state may end failed or cancelled)
+ *   received -> queued -> placed -> prefilling -> handing_off -> decoding ->
+ * done \         \          |  \           |             |-> failed
+ *                   \-> shed  \-> decoding (no P leg)  |             \->
+ * cancelled (any live state may end failed or cancelled)
  *
  *   received     parsed, not yet looked at       queued   waits for a worker
  *   placed       chosen and booked, leg not sent prefilling  leg P is out
@@ -37,22 +37,22 @@
  * pointer and must outlive the core) ---- */
 
 struct bt_core_worker_config {
-    unsigned int roles;              /* bits of enum bt_role */
-    uint32_t model;                  /* index of the base model it serves */
+    unsigned int roles; /* bits of enum bt_role */
+    uint32_t model;     /* index of the base model it serves */
     struct bt_compute_model compute;
-    uint32_t decode_slots;           /* batch limit */
-    uint64_t kv_capacity_tokens;     /* 0: take what the worker reports */
+    uint32_t decode_slots;       /* batch limit */
+    uint64_t kv_capacity_tokens; /* 0: take what the worker reports */
 };
 
 struct bt_core_link_config {
     struct bt_link_model model;
-    uint32_t class_index;            /* shell's table of class names */
+    uint32_t class_index; /* shell's table of class names */
 };
 
 struct bt_core_model_config {
     uint64_t kv_bytes_per_token;
-    uint32_t block_tokens;           /* expected; a worker that differs is
-                                        refused by the shell */
+    uint32_t block_tokens; /* expected; a worker that differs is
+                              refused by the shell */
 };
 
 struct bt_core_config {
@@ -62,8 +62,8 @@ struct bt_core_config {
     const struct bt_core_link_config *links; /* [p * worker_count + d] */
     const struct bt_core_model_config *models;
     uint32_t model_count;
-    uint32_t requests_max;           /* live requests, queued included */
-    uint32_t queue_max;              /* of them, waiting for a worker */
+    uint32_t requests_max; /* live requests, queued included */
+    uint32_t queue_max;    /* of them, waiting for a worker */
     uint32_t index_blocks_max, index_holdings_max;
     uint32_t prompt_blocks_max;      /* keys looked at per request */
     uint32_t attempts_max;           /* legs P + legs D of one request, >= 2 */
@@ -74,9 +74,9 @@ struct bt_core_config {
     uint32_t expected_output_tokens; /* reserve when max_tokens is larger */
     int64_t lease_ns, lease_margin_ns;
     int64_t queue_timeout_ns, prefill_timeout_ns, handoff_timeout_ns,
-        idle_stream_timeout_ns;      /* per phase, see the diagram */
-    int64_t suspect_ns;              /* pair or worker is avoided for this */
-    uint32_t suspect_failures;       /* consecutive transport failures */
+        idle_stream_timeout_ns; /* per phase, see the diagram */
+    int64_t suspect_ns;         /* pair or worker is avoided for this */
+    uint32_t suspect_failures;  /* consecutive transport failures */
     uint64_t seed;
 };
 
@@ -85,7 +85,7 @@ struct bt_core_config {
 enum bt_leg { BT_LEG_PREFILL, BT_LEG_DECODE };
 
 #define BT_WORKER_STATE_LIST(X)                                                \
-    X(BT_WORKER_PENDING, "pending")     /* has not said who it is */           \
+    X(BT_WORKER_PENDING, "pending") /* has not said who it is */               \
     X(BT_WORKER_READY, "ready")                                                \
     X(BT_WORKER_UNHEALTHY, "unhealthy") /* health checks fail */               \
     X(BT_WORKER_DRAINING, "draining")   /* no new choices */                   \
@@ -98,7 +98,7 @@ enum bt_worker_state {
 const char *bt_worker_state_name(enum bt_worker_state state);
 
 #define BT_STREAM_STATE_LIST(X)                                                \
-    X(BT_STREAM_ABSENT, "absent")     /* no events from it */                  \
+    X(BT_STREAM_ABSENT, "absent") /* no events from it */                      \
     X(BT_STREAM_SYNCING, "syncing")                                            \
     X(BT_STREAM_EXACT, "exact")                                                \
     X(BT_STREAM_PARTIAL, "partial")   /* may miss blocks, never invents */     \
@@ -111,30 +111,30 @@ enum bt_stream_state {
 const char *bt_stream_state_name(enum bt_stream_state state);
 
 enum bt_event_type {
-    BT_EV_TICK,           /* time passes; at least every 100 ms */
-    BT_EV_WORKER_STATE,   /* health, identity, drain */
-    BT_EV_WORKER_STATS,   /* telemetry: kept apart from the own ledger */
+    BT_EV_TICK,         /* time passes; at least every 100 ms */
+    BT_EV_WORKER_STATE, /* health, identity, drain */
+    BT_EV_WORKER_STATS, /* telemetry: kept apart from the own ledger */
     BT_EV_KV_STORE,
     BT_EV_KV_REMOVE,
-    BT_EV_KV_CLEAR,       /* one rank, or a new incarnation */
-    BT_EV_KV_STREAM,      /* state of the event stream changed */
-    BT_EV_REQUEST,        /* a client's request, parsed */
+    BT_EV_KV_CLEAR,  /* one rank, or a new incarnation */
+    BT_EV_KV_STREAM, /* state of the event stream changed */
+    BT_EV_REQUEST,   /* a client's request, parsed */
     BT_EV_CLIENT_GONE,
-    BT_EV_PREFILL_DONE,   /* leg P answered 2xx and was understood */
-    BT_EV_LEG_FAILED,     /* either leg */
-    BT_EV_FIRST_TOKEN,    /* leg D: first non-empty token seen */
-    BT_EV_TOKENS,         /* leg D: progress (resets the idle timer) */
-    BT_EV_DECODE_DONE     /* leg D ended well */
+    BT_EV_PREFILL_DONE, /* leg P answered 2xx and was understood */
+    BT_EV_LEG_FAILED,   /* either leg */
+    BT_EV_FIRST_TOKEN,  /* leg D: first non-empty token seen */
+    BT_EV_TOKENS,       /* leg D: progress (resets the idle timer) */
+    BT_EV_DECODE_DONE   /* leg D ended well */
 };
 
 /* How a leg failed. HTTP carries the status; the rest are transport. */
 enum bt_leg_failure {
-    BT_FAIL_REFUSED,   /* connection refused: never delivered */
-    BT_FAIL_RESET,     /* lost before the end */
-    BT_FAIL_TIMEOUT,   /* the shell's own connect timer */
-    BT_FAIL_HTTP,      /* status >= 400 */
-    BT_FAIL_BODY,      /* 2xx but unparsable, {"error":..}, empty stream */
-    BT_FAIL_TRUNCATED  /* stream ended without its end mark */
+    BT_FAIL_REFUSED,  /* connection refused: never delivered */
+    BT_FAIL_RESET,    /* lost before the end */
+    BT_FAIL_TIMEOUT,  /* the shell's own connect timer */
+    BT_FAIL_HTTP,     /* status >= 400 */
+    BT_FAIL_BODY,     /* 2xx but unparsable, {"error":..}, empty stream */
+    BT_FAIL_TRUNCATED /* stream ended without its end mark */
 };
 
 struct bt_ev_worker_state {
@@ -167,40 +167,40 @@ struct bt_ev_kv_stream {
     enum bt_stream_state state;
 };
 struct bt_ev_request {
-    uint64_t cookie;         /* the shell's handle, returned in effects */
-    uint32_t model;          /* index */
-    uint64_t ns;             /* namespace seed */
-    uint32_t prompt_tokens;  /* exact, or an estimate if !tokens_known */
-    bool tokens_known;       /* keys are valid */
-    const uint64_t *keys;    /* own keys; must live until FINISHED */
+    uint64_t cookie;        /* the shell's handle, returned in effects */
+    uint32_t model;         /* index */
+    uint64_t ns;            /* namespace seed */
+    uint32_t prompt_tokens; /* exact, or an estimate if !tokens_known */
+    bool tokens_known;      /* keys are valid */
+    const uint64_t *keys;   /* own keys; must live until FINISHED */
     size_t key_count;
-    uint32_t max_tokens;     /* 0 = not given */
-    bool pd_allowed;         /* false: one worker must serve all of it */
+    uint32_t max_tokens; /* 0 = not given */
+    bool pd_allowed;     /* false: one worker must serve all of it */
     uint64_t body_bytes;
-    int64_t tokenize_ns;     /* spent before this event; for the record */
-    bool whole_answer;       /* the answer comes in one piece: no token events
-                                before DECODE_DONE (stream: false) */
+    int64_t tokenize_ns; /* spent before this event; for the record */
+    bool whole_answer;   /* the answer comes in one piece: no token events
+                            before DECODE_DONE (stream: false) */
 };
 struct bt_ev_prefill_done {
     struct bt_request_id request;
-    uint32_t attempt;        /* of the effect it answers */
-    bool has_params;         /* usable kv_transfer_params came back */
-    uint32_t prompt_tokens;  /* usage, 0 unknown */
-    uint32_t cached_tokens;  /* usage, 0 unknown */
+    uint32_t attempt;       /* of the effect it answers */
+    bool has_params;        /* usable kv_transfer_params came back */
+    uint32_t prompt_tokens; /* usage, 0 unknown */
+    uint32_t cached_tokens; /* usage, 0 unknown */
 };
 struct bt_ev_leg_failed {
     struct bt_request_id request;
     uint32_t attempt;
     enum bt_leg leg;
     enum bt_leg_failure how;
-    int status;              /* BT_FAIL_HTTP */
-    bool bytes_sent;         /* answer bytes went to the client */
+    int status;      /* BT_FAIL_HTTP */
+    bool bytes_sent; /* answer bytes went to the client */
 };
-struct bt_ev_progress {      /* FIRST_TOKEN, TOKENS, DECODE_DONE */
+struct bt_ev_progress { /* FIRST_TOKEN, TOKENS, DECODE_DONE */
     struct bt_request_id request;
     uint32_t attempt;
-    uint32_t tokens;         /* so far; DECODE_DONE: total if known */
-    uint32_t cached_tokens;  /* DECODE_DONE: usage, 0 unknown */
+    uint32_t tokens;        /* so far; DECODE_DONE: total if known */
+    uint32_t cached_tokens; /* DECODE_DONE: usage, 0 unknown */
 };
 
 struct bt_event {
@@ -227,24 +227,24 @@ struct bt_event {
     X(BT_OUTCOME_OK, "ok")                                                     \
     X(BT_OUTCOME_CLIENT_ERROR, "client_error") /* worker's 4xx passed on */    \
     X(BT_OUTCOME_UPSTREAM_ERROR, "upstream_error")                             \
-    X(BT_OUTCOME_TRUNCATED, "truncated")  /* died after bytes were sent */     \
-    X(BT_OUTCOME_CANCELLED, "cancelled")  /* client left */                    \
-    X(BT_OUTCOME_SHED, "shed")            /* queue or limit full */            \
+    X(BT_OUTCOME_TRUNCATED, "truncated") /* died after bytes were sent */      \
+    X(BT_OUTCOME_CANCELLED, "cancelled") /* client left */                     \
+    X(BT_OUTCOME_SHED, "shed")           /* queue or limit full */             \
     X(BT_OUTCOME_NO_WORKER, "no_worker")                                       \
     X(BT_OUTCOME_DEADLINE, "deadline")
 enum bt_outcome {
 #define X(code, name) code,
     BT_OUTCOME_LIST(X)
 #undef X
-    BT_OUTCOME_COUNT
+        BT_OUTCOME_COUNT
 };
 const char *bt_outcome_name(enum bt_outcome outcome);
 
 /* Named ways in which a request was served other than planned. */
 #define BT_FALLBACK_LIST(X)                                                    \
     X(BT_FALLBACK_NONE, "none")                                                \
-    X(BT_FALLBACK_NO_PREFILL, "no_prefill")     /* no P ready */               \
-    X(BT_FALLBACK_NO_PARAMS, "no_params")       /* P gave no hand-off */       \
+    X(BT_FALLBACK_NO_PREFILL, "no_prefill") /* no P ready */                   \
+    X(BT_FALLBACK_NO_PARAMS, "no_params")   /* P gave no hand-off */           \
     X(BT_FALLBACK_PREFILL_FAILED, "prefill_failed")                            \
     X(BT_FALLBACK_HANDOFF_FAILED, "handoff_failed") /* D could not load KV */  \
     X(BT_FALLBACK_LEASE_EXPIRED, "lease_expired")
@@ -252,7 +252,7 @@ enum bt_fallback {
 #define X(code, name) code,
     BT_FALLBACK_LIST(X)
 #undef X
-    BT_FALLBACK_COUNT
+        BT_FALLBACK_COUNT
 };
 const char *bt_fallback_name(enum bt_fallback fallback);
 
@@ -271,7 +271,7 @@ enum bt_request_state {
 #define X(code, name) code,
     BT_REQUEST_STATE_LIST(X)
 #undef X
-    BT_REQUEST_STATE_COUNT
+        BT_REQUEST_STATE_COUNT
 };
 const char *bt_request_state_name(enum bt_request_state state);
 
@@ -281,7 +281,7 @@ struct bt_attempt {
     struct bt_worker_id worker;
     int64_t sent_ns, ended_ns; /* absolute; ended 0 = still out */
     bool ok;
-    enum bt_leg_failure how;   /* when !ok */
+    enum bt_leg_failure how; /* when !ok */
     int status;
 };
 
@@ -297,23 +297,23 @@ struct bt_decision {
     bool tokens_known;
     enum bt_stream_state index_state; /* worst among the candidates' streams */
     const struct bt_policy *policy;
-    struct bt_placement placement;    /* p, d: worker SLOTS, not view positions;
-                                         the placement that was last used */
-    uint32_t placements;              /* choices made, > 1 after retries */
+    struct bt_placement placement; /* p, d: worker SLOTS, not view positions;
+                                      the placement that was last used */
+    uint32_t placements;           /* choices made, > 1 after retries */
     /* The best candidates of that placement, best first; slots. */
     struct bt_place_candidate candidates[BT_CANDIDATES_KEPT];
     uint32_t candidate_count;
     enum bt_reason reason;
     enum bt_fallback fallback;
     enum bt_outcome outcome;
-    enum bt_request_state phase;      /* last live state before the end */
-    int status;                       /* HTTP status for the client */
+    enum bt_request_state phase; /* last live state before the end */
+    int status;                  /* HTTP status for the client */
     /* absolute ns, 0 = did not happen */
     int64_t received_ns, placed_ns, prefill_sent_ns, prefill_done_ns,
         decode_sent_ns, first_token_ns, second_token_ns, finished_ns;
     int64_t tokenize_ns;
     uint32_t prefill_cached_tokens, decode_cached_tokens; /* engine's usage */
-    uint32_t attempt_count;           /* all; the first BT_ATTEMPTS_KEPT kept */
+    uint32_t attempt_count; /* all; the first BT_ATTEMPTS_KEPT kept */
     struct bt_attempt attempts[BT_ATTEMPTS_KEPT];
 };
 
@@ -336,10 +336,10 @@ struct bt_effect {
     enum bt_effect_type type;
     struct bt_request_id request;
     uint64_t cookie;
-    uint32_t attempt;      /* SEND_*, ABORT: number to quote in events */
-    enum bt_leg leg;       /* ABORT */
+    uint32_t attempt; /* SEND_*, ABORT: number to quote in events */
+    enum bt_leg leg;  /* ABORT */
     struct bt_worker_id worker;
-    bool with_params;      /* SEND_DECODE */
+    bool with_params;                   /* SEND_DECODE */
     const struct bt_decision *decision; /* FINISHED */
 };
 
@@ -380,9 +380,9 @@ struct bt_core_worker_info {
     uint32_t index_blocks;
     uint32_t running, waiting; /* telemetry */
     double kv_usage;
-    int64_t stats_at_ns;       /* 0 = never */
+    int64_t stats_at_ns; /* 0 = never */
     int64_t suspect_until_ns;
-    uint32_t failures;         /* consecutive transport failures */
+    uint32_t failures; /* consecutive transport failures */
     uint64_t block_tokens, kv_capacity_tokens;
 };
 

@@ -34,12 +34,12 @@ struct bt_httpd_limits {
  * 60. */
 
 struct bt_httpd_counters {
-    uint64_t requests;            /* reached the handler */
+    uint64_t requests; /* reached the handler */
     uint64_t refused_400, refused_413, refused_431, refused_503;
-    uint64_t clients_gone;        /* left before their answer ended */
-    uint64_t slow_clients;        /* cut by send_timeout_s */
-    uint32_t connections;         /* open now */
-    uint64_t body_bytes;          /* held now */
+    uint64_t clients_gone; /* left before their answer ended */
+    uint64_t slow_clients; /* cut by send_timeout_s */
+    uint32_t connections;  /* open now */
+    uint64_t body_bytes;   /* held now */
 };
 
 /* The whole request has arrived. The handler must answer now or later, exactly

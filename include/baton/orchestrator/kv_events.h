@@ -17,18 +17,18 @@ enum bt_kv_event_type { BT_KV_STORED, BT_KV_REMOVED, BT_KV_CLEARED };
 
 struct bt_kv_event {
     enum bt_kv_event_type type;
-    struct bt_kv_store store;  /* STORED */
-    const uint64_t *hashes;    /* REMOVED */
+    struct bt_kv_store store; /* STORED */
+    const uint64_t *hashes;   /* REMOVED */
     size_t hash_count;
-    enum bt_tier tier;         /* STORED, REMOVED */
-    bool has_tier;             /* CLEARED: only that tier */
-    bool local;                /* locality absent or LOCAL */
-    uint32_t group;            /* group_idx, 0 absent */
+    enum bt_tier tier; /* STORED, REMOVED */
+    bool has_tier;     /* CLEARED: only that tier */
+    bool local;        /* locality absent or LOCAL */
+    uint32_t group;    /* group_idx, 0 absent */
 };
 
 struct bt_kv_batch_stats {
     uint64_t events, skipped, unknown_tags;
-    double ts;                 /* seconds */
+    double ts; /* seconds */
     bool has_rank;
     int64_t rank;
 };

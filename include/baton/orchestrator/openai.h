@@ -23,21 +23,21 @@ enum bt_prompt_kind {
 struct bt_openai_request {
     enum bt_route route;
     struct bt_json root;
-    struct bt_json model;    /* string */
-    struct bt_json prompt;   /* prompt or messages */
+    struct bt_json model;  /* string */
+    struct bt_json prompt; /* prompt or messages */
     enum bt_prompt_kind kind;
     bool stream;
-    uint64_t max_tokens;     /* max_completion_tokens wins for chat; 0 = none */
-    uint64_t n;              /* 1 when absent */
-    char salt[256];          /* decoded cache_salt, not terminated */
+    uint64_t max_tokens; /* max_completion_tokens wins for chat; 0 = none */
+    uint64_t n;          /* 1 when absent */
+    char salt[256];      /* decoded cache_salt, not terminated */
     size_t salt_bytes;
-    size_t client_params;    /* client-supplied hand-off fields: removed */
-    bool pd_allowed;         /* false: n > 1, best_of > 1, batches,
-                                prompt_logprobs, echo + logprobs,
-                                use_beam_search */
-    size_t prompt_count;     /* 1, or the batch's size */
-    const char *pd_refusal;  /* short reason name when !pd_allowed */
-    const char *body;        /* the whole body as it came, not owned */
+    size_t client_params;   /* client-supplied hand-off fields: removed */
+    bool pd_allowed;        /* false: n > 1, best_of > 1, batches,
+                               prompt_logprobs, echo + logprobs,
+                               use_beam_search */
+    size_t prompt_count;    /* 1, or the batch's size */
+    const char *pd_refusal; /* short reason name when !pd_allowed */
+    const char *body;       /* the whole body as it came, not owned */
     size_t body_bytes;
 };
 

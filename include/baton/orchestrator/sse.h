@@ -18,13 +18,13 @@ struct bt_sse {
     size_t used;
     bool overlong, after_cr;
     /* what has been seen so far */
-    uint64_t events;        /* data events, [DONE] not counted */
-    uint64_t token_events;  /* events with a non-empty text or delta content,
-                               reasoning, or tool call */
-    bool done;              /* "data: [DONE]" */
-    bool finish_reason;     /* some choice had a non-null finish_reason */
-    bool finish_error;      /* finish_reason "error" */
-    bool error;             /* an event with an "error" member */
+    uint64_t events;       /* data events, [DONE] not counted */
+    uint64_t token_events; /* events with a non-empty text or delta content,
+                              reasoning, or tool call */
+    bool done;             /* "data: [DONE]" */
+    bool finish_reason;    /* some choice had a non-null finish_reason */
+    bool finish_error;     /* finish_reason "error" */
+    bool error;            /* an event with an "error" member */
     uint64_t prompt_tokens, completion_tokens, cached_tokens; /* usage */
     bool usage;
 };

@@ -30,14 +30,15 @@ struct bt_call_end {
     int http;              /* 0: no response line came */
     bool connected;        /* the request may have been delivered */
     uint64_t body_bytes;
-    const char *detail;    /* libcurl's words, for the log */
+    const char *detail; /* libcurl's words, for the log */
 };
 
 struct bt_call_spec {
     const char *method; /* "GET", "POST" */
     const char *url;
-    const char *const *headers; /* "Name: value", NULL-terminated; may be NULL */
-    const char *body;           /* kept by pointer until the end; may be NULL */
+    const char *const
+        *headers;     /* "Name: value", NULL-terminated; may be NULL */
+    const char *body; /* kept by pointer until the end; may be NULL */
     size_t body_bytes;
     int64_t connect_timeout_ms; /* 0: 2000 */
     int64_t total_timeout_ms;   /* 0: none */

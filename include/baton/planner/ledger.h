@@ -26,14 +26,14 @@ struct bt_ledger_limits {
  * nothing held. The ledger owns what is inside. */
 struct bt_booking {
     bool prefill_held, decode_held, transfer_held;
-    uint32_t p, d;              /* worker slots */
-    uint64_t prefill_tokens;    /* uncached */
+    uint32_t p, d;           /* worker slots */
+    uint64_t prefill_tokens; /* uncached */
     int64_t prefill_cost_ns;
     uint32_t prefill_prev, prefill_next; /* FIFO of p, by handle + 1 */
-    int64_t transfer_start_ns;  /* planned, absolute */
+    int64_t transfer_start_ns;           /* planned, absolute */
     uint64_t transfer_bytes;
-    uint64_t decode_tokens;     /* prompt + expected output */
-    uint32_t handle;            /* set by bt_ledger_book */
+    uint64_t decode_tokens; /* prompt + expected output */
+    uint32_t handle;        /* set by bt_ledger_book */
 };
 
 struct bt_ledger_worker {
@@ -42,7 +42,7 @@ struct bt_ledger_worker {
     int64_t prefill_free_ns; /* absolute; max(now, ...) by the reader */
     uint64_t decode_tokens;
     uint32_t decode_requests;
-    uint32_t transfers;      /* in flight into or out of it */
+    uint32_t transfers; /* in flight into or out of it */
 };
 
 struct bt_ledger;
@@ -66,8 +66,8 @@ void bt_ledger_transfer_done(struct bt_ledger *ledger,
                              struct bt_booking *booking);
 void bt_ledger_decode_done(struct bt_ledger *ledger,
                            struct bt_booking *booking);
-void bt_ledger_release_all(struct bt_ledger *ledger,
-                           struct bt_booking *booking, int64_t now_ns);
+void bt_ledger_release_all(struct bt_ledger *ledger, struct bt_booking *booking,
+                           int64_t now_ns);
 
 void bt_ledger_worker_get(const struct bt_ledger *ledger, uint32_t worker,
                           struct bt_ledger_worker *out);

@@ -25,17 +25,17 @@ enum bt_role {
 /* One worker as the policies see it: identity, own ledger, model. */
 struct bt_place_worker {
     struct bt_worker_id id;
-    unsigned int roles;            /* bits of enum bt_role */
-    bool prefill_ok, decode_ok;    /* may be chosen for that role now */
-    uint32_t overlap_tokens;       /* leading prompt tokens it holds */
-    uint64_t prefill_tokens;       /* dispatched, not yet prefilled */
+    unsigned int roles;         /* bits of enum bt_role */
+    bool prefill_ok, decode_ok; /* may be chosen for that role now */
+    uint32_t overlap_tokens;    /* leading prompt tokens it holds */
+    uint64_t prefill_tokens;    /* dispatched, not yet prefilled */
     uint32_t prefill_requests;
-    int64_t prefill_free_ns;       /* absolute: when its queue is empty */
-    uint32_t decode_requests;      /* reserved or running */
-    uint32_t decode_slots;         /* batch limit, 0 = unknown */
-    uint64_t decode_tokens;        /* KV tokens reserved or in use */
-    uint64_t kv_capacity_tokens;   /* 0 = unknown */
-    int64_t decode_free_ns;        /* absolute: earliest slot + KV room */
+    int64_t prefill_free_ns;     /* absolute: when its queue is empty */
+    uint32_t decode_requests;    /* reserved or running */
+    uint32_t decode_slots;       /* batch limit, 0 = unknown */
+    uint64_t decode_tokens;      /* KV tokens reserved or in use */
+    uint64_t kv_capacity_tokens; /* 0 = unknown */
+    int64_t decode_free_ns;      /* absolute: earliest slot + KV room */
     const struct bt_compute_model *model;
 };
 
@@ -43,8 +43,8 @@ struct bt_place_worker {
  * been planned but not started counts in full. */
 struct bt_place_link {
     const struct bt_link_model *model;
-    uint32_t class_index;     /* link class, for reports */
-    const uint64_t *left;     /* bytes left per own flow */
+    uint32_t class_index; /* link class, for reports */
+    const uint64_t *left; /* bytes left per own flow */
     size_t flows;
 };
 
@@ -52,13 +52,13 @@ struct bt_place_view {
     int64_t now_ns;
     uint32_t prompt_tokens;
     uint32_t block_tokens;
-    uint32_t output_tokens;        /* expected */
-    uint64_t kv_bytes_per_token;   /* whole model, all layers */
+    uint32_t output_tokens;      /* expected */
+    uint64_t kv_bytes_per_token; /* whole model, all layers */
     const struct bt_place_worker *workers;
     uint32_t worker_count;
     /* links[p * worker_count + d] by position in workers[] */
     const struct bt_place_link *links;
-    bool overlap_known;            /* false: no tokens or no events */
+    bool overlap_known; /* false: no tokens or no events */
 };
 
 #define BT_PLACE_NONE UINT32_MAX
@@ -67,14 +67,14 @@ struct bt_place_view {
  * arrival = queue + prefill + transfer and slot = wait for a decode slot, all
  * counted from now. p == d: no transfer. */
 struct bt_place_terms {
-    int64_t queue_ns;    /* until p starts */
+    int64_t queue_ns; /* until p starts */
     int64_t prefill_ns;
     int64_t transfer_ns;
-    int64_t arrival_ns;  /* queue + prefill + transfer */
-    int64_t slot_ns;     /* until d has a slot and KV room */
-    int64_t step_ns;     /* one decode step at d, this request included */
-    int64_t total_ns;    /* max(arrival, slot) + step */
-    uint64_t kv_bytes;   /* blocks d lacks, partial tail included */
+    int64_t arrival_ns; /* queue + prefill + transfer */
+    int64_t slot_ns;    /* until d has a slot and KV room */
+    int64_t step_ns;    /* one decode step at d, this request included */
+    int64_t total_ns;   /* max(arrival, slot) + step */
+    uint64_t kv_bytes;  /* blocks d lacks, partial tail included */
     uint32_t overlap_p, overlap_d; /* tokens, capped at prompt - 1 for p */
 };
 
@@ -85,14 +85,14 @@ struct bt_place_candidate {
 
 /* Why it came out so; names appear unchanged in logs, metrics and docs. */
 #define BT_REASON_LIST(X)                                                      \
-    X(BT_REASON_BASELINE, "baseline")             /* round robin, ... */       \
-    X(BT_REASON_LOAD_PREFIX, "load_prefix")       /* naive sequential */       \
+    X(BT_REASON_BASELINE, "baseline")       /* round robin, ... */             \
+    X(BT_REASON_LOAD_PREFIX, "load_prefix") /* naive sequential */             \
     X(BT_REASON_JOINT, "joint")                                                \
-    X(BT_REASON_GUARD, "guard_load_prefix")       /* gain below its error */   \
-    X(BT_REASON_ONLY_ONE, "only_one")             /* a single candidate */     \
-    X(BT_REASON_NO_PREFILL, "no_prefill_pool")    /* whole request on d */     \
-    X(BT_REASON_LOCAL, "local_prefill")           /* p == d was cheapest */    \
-    X(BT_REASON_NO_TOKENS, "no_tokens")           /* routed without overlap */ \
+    X(BT_REASON_GUARD, "guard_load_prefix")    /* gain below its error */      \
+    X(BT_REASON_ONLY_ONE, "only_one")          /* a single candidate */        \
+    X(BT_REASON_NO_PREFILL, "no_prefill_pool") /* whole request on d */        \
+    X(BT_REASON_LOCAL, "local_prefill")        /* p == d was cheapest */       \
+    X(BT_REASON_NO_TOKENS, "no_tokens")        /* routed without overlap */    \
     X(BT_REASON_EVENTS_DEGRADED, "events_degraded")                            \
     X(BT_REASON_SHORT_PROMPT, "short_prompt")                                  \
     X(BT_REASON_UNSUPPORTED, "unsupported_request") /* one worker, no P/D */   \
@@ -102,21 +102,21 @@ enum bt_reason {
 #define X(code, name) code,
     BT_REASON_LIST(X)
 #undef X
-    BT_REASON_COUNT
+        BT_REASON_COUNT
 };
 const char *bt_reason_name(enum bt_reason reason);
 
 struct bt_placement {
     struct bt_place_candidate chosen;
-    struct bt_place_candidate second; /* p == d == BT_PLACE_NONE: none */
+    struct bt_place_candidate second;   /* p == d == BT_PLACE_NONE: none */
     struct bt_place_candidate baseline; /* what load + prefix would take */
-    uint32_t considered;              /* feasible pairs */
+    uint32_t considered;                /* feasible pairs */
     enum bt_reason reason;
 };
 
 struct bt_policy_state {
     struct bt_rng rng;
-    uint64_t next_p, next_d;  /* round robin, independent */
+    uint64_t next_p, next_d; /* round robin, independent */
 };
 
 struct bt_policy {

@@ -18,36 +18,36 @@ enum bt_tier { BT_TIER_DEVICE, BT_TIER_HOST, BT_TIER_DISK, BT_TIER_EXTERNAL };
 #define BT_TIERS 4
 
 struct bt_prefix_index_limits {
-    uint32_t workers_max;      /* registry slots */
-    uint32_t blocks_max;       /* distinct own keys over all workers */
-    uint32_t holdings_max;     /* (worker, rank, engine hash) entries */
-    uint32_t parked_max;       /* stores waiting for an unknown parent */
+    uint32_t workers_max;  /* registry slots */
+    uint32_t blocks_max;   /* distinct own keys over all workers */
+    uint32_t holdings_max; /* (worker, rank, engine hash) entries */
+    uint32_t parked_max;   /* stores waiting for an unknown parent */
 };
 
 /* One store event, already decoded. Arrays are the caller's, read during the
  * call only. */
 struct bt_kv_store {
-    const uint64_t *hashes;      /* engine hashes, one per block */
+    const uint64_t *hashes; /* engine hashes, one per block */
     size_t hash_count;
-    uint64_t parent;             /* engine hash of the parent */
-    int has_parent;              /* 0: chain starts at token 0 */
+    uint64_t parent; /* engine hash of the parent */
+    int has_parent;  /* 0: chain starts at token 0 */
     const uint32_t *tokens;
     size_t token_count;
-    uint32_t block_tokens;       /* tokens per block, from the event */
+    uint32_t block_tokens; /* tokens per block, from the event */
     enum bt_tier tier;
-    const char *lora;            /* not terminated; NULL = none */
+    const char *lora; /* not terminated; NULL = none */
     size_t lora_bytes;
-    const char *salt;            /* only on root blocks in vLLM's form */
+    const char *salt; /* only on root blocks in vLLM's form */
     size_t salt_bytes;
-    const uint64_t *mm;          /* flattened mm hashes, or NULL */
+    const uint64_t *mm;           /* flattened mm hashes, or NULL */
     const uint16_t *mm_per_block; /* hash_count counts into mm, or NULL */
-    int full_attention;          /* 0: counts only, no own key */
+    int full_attention;           /* 0: counts only, no own key */
 };
 
 struct bt_prefix_index_stats {
-    uint64_t blocks;          /* distinct own keys held by anyone */
-    uint64_t holdings;        /* engine-hash entries, all workers */
-    uint64_t stores, removes, clears;       /* blocks, blocks, events */
+    uint64_t blocks;                  /* distinct own keys held by anyone */
+    uint64_t holdings;                /* engine-hash entries, all workers */
+    uint64_t stores, removes, clears; /* blocks, blocks, events */
     uint64_t unknown_removes, unknown_parents, malformed, dropped, parked;
 };
 
@@ -87,7 +87,8 @@ void bt_prefix_index_match(const struct bt_prefix_index *index,
 /* Does this worker hold the block in any tier? */
 int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
                           uint64_t key);
-/* Tiers in which the worker holds the block: bit 1 << enum bt_tier, 0 = none. */
+/* Tiers in which the worker holds the block: bit 1 << enum bt_tier, 0 = none.
+ */
 unsigned int bt_prefix_index_tiers(const struct bt_prefix_index *index,
                                    uint32_t worker, uint64_t key);
 /* Distinct own keys the worker holds. */

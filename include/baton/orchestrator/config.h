@@ -1,0 +1,159 @@
+/* Configuration of `baton serve`: one strict YAML file (libcyaml schema over
+ * libyaml). Unknown key, repeated key, wrong type, out-of-range value and
+ * contradictory pairs are errors with file:line:column and, for keys, the
+ * nearest valid one. Quantities carry units ("30s", "512MiB", "12GB/s").
+ *
+ *   config_schema: 1
+ *   policy: joint                 # round_robin | least_loaded | prefix_load
+ *   tokenizer: worker             # worker (/tokenize) | bytes (emulated)
+ *   pd: preferred                 # preferred | required
+ *   seed: 1
+ *   listen:  {address: 127.0.0.1, port: 8000}
+ *   metrics: {address: 127.0.0.1, port: 9464}
+ *   admin:   {address: 127.0.0.1, port: 9465}
+ *   log: {level: info, format: auto}          # text on a terminal, else json
+ *   decisions: {file: "", ring: 10000}        # "" = ring only
+ *   limits: {requests: 4096, queue: 1024, body: 64MiB, body_total: 1GiB,
+ *            headers: 32KiB, connections: 4096, stream_buffer: 256KiB,
+ *            upstream_connections: 4096, per_worker_connections: 1024,
+ *            prompt_tokens: 1048576, tokenize_in_flight: 64,
+ *            index_blocks: 1048576}
+ *   timeouts: {connect: 2s, tokenize: 50ms, queue: 30s, prefill: 300s,
+ *              handoff: 60s, idle_stream: 60s, client_send: 60s,
+ *              client_idle: 60s, drain: 30s}
+ *   retry: {attempts: 4, budget: 0.1, budget_min: 10}
+ *   health: {interval: 5s, timeout: 2s, ok: 2, fail: 3, stats_interval: 1s}
+ *   breaker: {failures: 5, suspect: 10s}
+ *   lease: {duration: 30s, margin: 5s}
+ *   planner: {expected_output: 256, pd_min_tokens: 0}
+ *   models:
+ *     - {name: demo, kv_bytes_per_token: 131072, block_size: 16,
+ *        adapters: [lora-a]}
+ *   workers:
+ *     - {name: p0, role: prefill, url: "http://127.0.0.1:8100", model: demo,
+ *        compute: h100-8b-tp1, speedup: 1.0, decode_slots: 256,
+ *        kv_capacity: 0, events: "tcp://127.0.0.1:5557",
+ *        replay: "tcp://127.0.0.1:5558"}
+ *   links:                       # first match wins; "*" = any; else default
+ *     - {from: p0, to: d1, class: slow, rate: 100MB/s, setup: 1ms,
+ *        descriptor: 1us}
+ *   link_default: {class: default, rate: 12GB/s, setup: 1ms, descriptor: 1us}
+ */
+#ifndef BATON_ORCHESTRATOR_CONFIG_H
+#define BATON_ORCHESTRATOR_CONFIG_H
+
+#include "baton/base/status.h"
+#include "baton/planner/cost.h"
+#include "baton/planner/place.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum bt_tokenizer { BT_TOKENIZER_WORKER, BT_TOKENIZER_BYTES };
+enum bt_log_level {
+    BT_LOG_ERROR,
+    BT_LOG_WARN,
+    BT_LOG_INFO,
+    BT_LOG_DEBUG,
+    BT_LOG_TRACE
+};
+enum bt_log_format { BT_LOG_AUTO, BT_LOG_TEXT, BT_LOG_JSON };
+
+struct bt_listen_config {
+    char *address;
+    uint16_t port;
+};
+struct bt_model_config {
+    char *name;
+    uint64_t kv_bytes_per_token;
+    uint32_t block_size;
+    char **adapters;
+    uint32_t adapter_count;
+};
+struct bt_worker_config {
+    char *name;
+    unsigned int roles; /* bits of enum bt_role */
+    char *url;          /* no trailing slash */
+    uint32_t model;     /* index */
+    char *compute;      /* preset name */
+    struct bt_compute_model compute_model;
+    double speedup;
+    uint32_t decode_slots;
+    uint64_t kv_capacity_tokens;
+    char *events, *replay; /* NULL = none */
+};
+struct bt_link_rule {
+    char *from, *to; /* worker name or "*" */
+    char *link_class;
+    struct bt_link_model model;
+};
+
+struct bt_config {
+    char *policy;
+    enum bt_tokenizer tokenizer;
+    bool pd_required;
+    uint64_t seed;
+    struct bt_listen_config listen, metrics, admin;
+    enum bt_log_level log_level;
+    enum bt_log_format log_format;
+    char *decision_file; /* NULL = ring only */
+    uint32_t decision_ring;
+    struct {
+        uint32_t requests, queue, headers, connections, stream_buffer,
+            upstream_connections, per_worker_connections, prompt_tokens,
+            tokenize_in_flight, index_blocks;
+        uint64_t body, body_total;
+    } limits;
+    struct { /* all ns */
+        int64_t connect, tokenize, queue, prefill, handoff, idle_stream,
+            client_send, client_idle, drain;
+    } timeouts;
+    struct {
+        uint32_t attempts, budget_min;
+        double budget;
+    } retry;
+    struct {
+        int64_t interval_ns, timeout_ns, stats_interval_ns;
+        uint32_t ok, fail;
+    } health;
+    struct {
+        uint32_t failures;
+        int64_t suspect_ns;
+    } breaker;
+    struct {
+        int64_t duration_ns, margin_ns;
+    } lease;
+    struct {
+        uint32_t expected_output, pd_min_tokens;
+    } planner;
+    struct bt_model_config *models;
+    uint32_t model_count;
+    struct bt_worker_config *workers;
+    uint32_t worker_count;
+    struct bt_link_rule *links;
+    uint32_t link_count;
+    struct bt_link_rule link_default; /* from, to NULL */
+};
+
+/* Load and check. On failure *out is untouched and error_out (>= 512 bytes)
+ * holds "FILE:LINE:COLUMN: what is wrong (did you mean 'x'?)". BT_NOT_FOUND:
+ * no such file; BT_INVALID, BT_TYPE, BT_DUPLICATE: the first fault. */
+enum bt_status bt_config_load(const char *path, struct bt_config **out,
+                              char *error_out, size_t error_size);
+void bt_config_destroy(struct bt_config *config);
+
+/* One row per key, for docs, `baton check --defaults` and the test that every
+ * key is documented: dotted path, default as written, unit or values, text. */
+struct bt_config_key {
+    const char *path; /* "limits.body", "workers[].role" */
+    const char *fallback;
+    const char *values;
+    const char *text;
+};
+const struct bt_config_key *bt_config_key_at(size_t i); /* NULL past the end */
+
+/* Nearest of the candidates by edit distance, or NULL when none is close. */
+const char *bt_nearest(const char *word, const char *const *candidates,
+                       size_t count);
+
+#endif

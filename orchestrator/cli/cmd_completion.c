@@ -1,0 +1,71 @@
+/* `baton completion bash`: a completion script made from the command table, so
+ * that it cannot fall behind. Decides which words are offered where; file
+ * names are bash's. */
+#include "command.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct bt_option OPTIONS[] = {
+    {0},
+};
+
+static void print_command(const struct bt_command *command)
+{
+    printf("    %s)\n        words='--help", command->name);
+    for (const struct bt_option *o = command->options; o && o->name; o++)
+        printf(" --%s", o->name);
+    printf("' ;;\n");
+}
+
+static void print_bash(void)
+{
+    printf("# bash completion for baton %s; written by 'baton completion "
+           "bash'\n_baton()\n{\n"
+           "    local cur=${COMP_WORDS[COMP_CWORD]} words=\n"
+           "    COMPREPLY=()\n"
+           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words='",
+           bt_version());
+    for (size_t i = 0; bt_command_at(i); i++)
+        printf("%s ", bt_command_at(i)->name);
+    printf("help --help --version'\n"
+           "        COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+           "        return\n    fi\n    case ${COMP_WORDS[1]} in\n");
+    for (size_t i = 0; bt_command_at(i); i++)
+        print_command(bt_command_at(i));
+    printf("    help)\n        words='");
+    for (size_t i = 0; bt_command_at(i); i++)
+        printf("%s%s", i ? " " : "", bt_command_at(i)->name);
+    printf("' ;;\n    esac\n"
+           "    case $cur in\n"
+           "    -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
+           "    *)\n"
+           "        [ \"${COMP_WORDS[1]}\" = help ] &&\n"
+           "            COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ||\n"
+           "            COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
+           "    esac\n}\n"
+           "complete -o filenames -F _baton baton\n");
+}
+
+static int run(int argc, char **argv)
+{
+    int first = 0;
+    char unused = 0;
+    int code =
+        bt_options_parse(&bt_command_completion, argc, argv, &unused, &first);
+    if (code >= 0)
+        return code;
+    if (first + 1 != argc || strcmp(argv[first], "bash") != 0) {
+        fprintf(stderr, "usage: baton completion bash\n");
+        return BT_EXIT_USAGE;
+    }
+    print_bash();
+    return BT_EXIT_OK;
+}
+
+const struct bt_command bt_command_completion = {
+    .name = "completion",
+    .summary = "print a shell completion script",
+    .arguments = "bash",
+    .options = OPTIONS,
+    .run = run,
+};

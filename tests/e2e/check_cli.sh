@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# `baton check` and the frame of the program as a user meets them: exit codes,
+# data on stdout, talk on stderr.   check_cli.sh BATON ROOT
+set -u
+baton=$1
+root=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# expect CODE STDOUT_PATTERN STDERR_PATTERN COMMAND...; an empty pattern means
+# that nothing may be printed there.
+expect() {
+    local code=$1 out=$2 err=$3 got=0 stream pattern
+    shift 3
+    "$@" >"$dir/out" 2>"$dir/err" </dev/null || got=$?
+    if [ "$got" -ne "$code" ]; then
+        printf 'exit %s, expected %s: %s\n' "$got" "$code" "$*"
+        cat "$dir/err"
+        failed=1
+    fi
+    for stream in out err; do
+        pattern=${!stream}
+        if [ -z "$pattern" ]; then
+            [ ! -s "$dir/$stream" ] && continue
+        elif grep -qE -- "$pattern" "$dir/$stream"; then
+            continue
+        fi
+        printf 'std%s is not as expected ("%s"): %s\n' "$stream" "$pattern" "$*"
+        cat "$dir/$stream"
+        failed=1
+    done
+}
+
+good=$root/deploy/config/baton.yaml
+expect 0 'baton.yaml: ok: 4 workers \(2 prefill, 2 decode\), 1 model, policy joint$' '' \
+    "$baton" check "$good"
+expect 0 '"ok":true,"workers":4,"prefill":2,"decode":2,"models":1,"policy":"joint"' '' \
+    "$baton" check --output json "$good"
+expect 0 '^workers\[\]\.role +both ' '' "$baton" check --defaults
+expect 0 '"key":"limits.body","default":"64MiB"' '' \
+    "$baton" check --defaults --output json
+
+cp "$good" "$dir/bad.yaml"
+echo 'polcy: joint' >>"$dir/bad.yaml"
+line=$(wc -l <"$dir/bad.yaml")
+expect 3 '' "^$dir/bad.yaml:$line:1: unknown key 'polcy' \(did you mean 'policy'\?\)$" \
+    "$baton" check "$dir/bad.yaml"
+expect 3 '"ok":false,"status":"invalid","error":"' "unknown key" \
+    "$baton" check -o json "$dir/bad.yaml"
+expect 3 '' 'No such file or directory' "$baton" check "$dir/none.yaml"
+
+expect 2 '' 'usage: baton check' "$baton" check
+expect 2 '' 'usage: baton check' "$baton" check "$good" "$good"
+expect 2 '' "unknown option '--outptu' \(did you mean '--output'\?\)" \
+    "$baton" check --outptu json "$good"
+expect 2 '' "unknown option '-q'" "$baton" check -q "$good"
+expect 2 '' '--output needs a value' "$baton" check --output
+expect 2 '' '--defaults takes no value' "$baton" check --defaults=1
+expect 2 '' 'table or json' "$baton" check --output xml "$good"
+
+expect 2 '' "unknown command 'chekc' \(did you mean 'check'\?\)" "$baton" chekc
+expect 2 '' 'usage: baton COMMAND' "$baton"
+expect 0 'usage: baton COMMAND' '' "$baton" --help
+expect 0 'usage: baton check' '' "$baton" help check
+expect 0 'usage: baton check' '' "$baton" check --help
+expect 2 '' 'unknown command' "$baton" help nothing
+expect 0 '^baton [0-9]+\.[0-9]+\.[0-9]+$' '' "$baton" --version
+expect 2 '' 'usage: baton completion bash' "$baton" completion zsh
+expect 0 'complete -o filenames -F _baton baton' '' "$baton" completion bash
+
+# Output that cannot be written is a failure.
+if [ -w /dev/full ]; then
+    if "$baton" check --defaults >/dev/full 2>"$dir/err"; then
+        echo 'a full disk looks like success'
+        failed=1
+    fi
+fi
+
+# The completion script completes.
+"$baton" completion bash >"$dir/complete"
+words() { # WORD... (the last is being typed)
+    bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+             _baton; echo "${COMPREPLY[*]}"' bash "$dir/complete" "$@"
+}
+[ "$(words baton comp)" = completion ] || { echo 'baton comp<TAB>'; failed=1; }
+[ "$(words baton check --o)" = --output ] ||
+    { echo 'baton check --o<TAB>'; failed=1; }
+exit "$failed"
