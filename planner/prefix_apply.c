@@ -359,8 +359,9 @@ static bool store_chain(struct bt_prefix_index *x, uint32_t source,
                         const uint64_t *mm)
 {
     size_t mm_count = s->mm_per_block != NULL ? s->mm_per_block[j] : 0;
-    uint64_t local = bt_block_local(s->tokens + j * s->block_tokens,
-                                    s->block_tokens, mm, mm_count, c->ns);
+    uint32_t window = s->block_tokens + (s->eagle != 0);
+    uint64_t local = bt_block_local(s->tokens + j * s->block_tokens, window, mm,
+                                    mm_count, c->ns);
 
     c->key = c->started ? bt_block_chain(c->key, local) : local;
     c->started = true;
@@ -369,12 +370,17 @@ static bool store_chain(struct bt_prefix_index *x, uint32_t source,
 
 enum kind { KIND_KEYED, KIND_COUNTED, KIND_PLACEHOLDER };
 
+/* An Eagle store has one token more than its blocks, for the last window. */
 static bool is_malformed(const struct bt_kv_store *s)
 {
+    size_t tokens = s->token_count;
+
     if (s->block_tokens == 0)
-        return s->token_count != 0;
-    return s->token_count / s->block_tokens != s->hash_count ||
-           s->token_count % s->block_tokens != 0;
+        return tokens != 0;
+    if (s->eagle && tokens-- == 0)
+        return true;
+    return tokens / s->block_tokens != s->hash_count ||
+           tokens % s->block_tokens != 0;
 }
 
 static enum kind kind_of(const struct bt_kv_store *s)

@@ -174,6 +174,7 @@ static bool tokens_read(const struct kv_fields *f,
     }
     store->tokens = scratch->tokens;
     store->token_count = used;
+    store->eagle = pairs;
     return true;
 }
 

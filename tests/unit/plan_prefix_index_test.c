@@ -152,6 +152,47 @@ static void v12_v13_counts_only(void **state)
     assert_drained(x);
 }
 
+/* engine-wire.md 2.4: B = 4, tokens 1..9, windows 1..5 and 5..9. One token more
+ * is Eagle only when the event says so. */
+static void eagle_windows(void **state)
+{
+    static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const uint64_t local1 = 0x1a92ffa9004c0851, local2 = 0x1ac55a72d61806e3;
+    struct bt_prefix_index *x = start();
+    const uint64_t two[] = {41, 42}, h43 = 43;
+    struct bt_kv_store e = {.hashes = two,
+                            .hash_count = 2,
+                            .tokens = tokens,
+                            .token_count = 9,
+                            .block_tokens = 4,
+                            .full_attention = 1,
+                            .eagle = 1};
+    struct bt_kv_store root = e, child = e;
+
+    (void)state;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &e), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, local1));
+    assert_true(bt_prefix_index_holds(x, 0, bt_block_chain(local1, local2)));
+    root.hash_count = 1;
+    root.token_count = 5;
+    assert_int_equal(bt_prefix_index_store(x, 1, 0, &root), BT_OK);
+    child.hashes = &h43;
+    child.hash_count = 1;
+    child.parent = 41;
+    child.has_parent = 1;
+    child.tokens = tokens + 4;
+    child.token_count = 5;
+    assert_int_equal(bt_prefix_index_store(x, 1, 0, &child), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 1, bt_block_chain(local1, local2)));
+    e.eagle = 0;
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &e), BT_INVALID);
+    e.eagle = 1;
+    for (e.token_count = 0; e.token_count < 9; e.token_count++)
+        assert_int_equal(bt_prefix_index_store(x, 2, 0, &e), BT_INVALID);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 2), 0);
+    assert_int_equal(stats(x).malformed, 10);
+}
+
 static void x1_x2_x3_lora_salt_image_offload(void **state)
 {
     static const char image[] =
@@ -394,6 +435,7 @@ int main(void)
         cmocka_unit_test(v1_v7_store_and_remove),
         cmocka_unit_test(v11_child_of_known_parent),
         cmocka_unit_test(v12_v13_counts_only),
+        cmocka_unit_test(eagle_windows),
         cmocka_unit_test(x1_x2_x3_lora_salt_image_offload),
         cmocka_unit_test(g2_salts_share_an_engine_hash),
         cmocka_unit_test(copies_are_counted),

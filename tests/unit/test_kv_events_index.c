@@ -135,6 +135,23 @@ static void salts_separate_keys(void **state)
     assert_false(holds(0x9581a6bbf9cef45a));
 }
 
+/* G4: [[1,2],[2,3]] are the tokens 1, 2, 3, one window of 3, in host memory.
+ * V12's token count is wrong, and it is no Eagle store: no own key. */
+static void eagle_pairs_make_windows(void **state)
+{
+    struct bt_prefix_index_stats stats;
+    (void)state;
+    feed("G4");
+    bt_prefix_index_stats_get(index_, &stats);
+    assert_int_equal(stats.malformed, 0);
+    assert_int_equal(bt_prefix_index_tiers(index_, 0, 0xd080063aa7699651),
+                     1u << BT_TIER_HOST);
+    feed("V12");
+    bt_prefix_index_stats_get(index_, &stats);
+    assert_int_equal(stats.malformed, 1);
+    assert_int_equal(bt_prefix_index_worker_blocks(index_, 0), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +162,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(namespace_is_inherited, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(salts_separate_keys, setup, teardown),
+        cmocka_unit_test_setup_teardown(eagle_pairs_make_windows, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static socklen_t address_parse(const char *text, uint16_t port,
 
 static uint16_t socket_port(int fd)
 {
-    union address bound;
+    union address bound = {0};
     socklen_t length = sizeof(bound);
     if (getsockname(fd, &bound.any, &length) != 0)
         return 0;
