@@ -42,6 +42,9 @@ struct bt_kv_store {
     const uint64_t *mm;           /* flattened mm hashes, or NULL */
     const uint16_t *mm_per_block; /* hash_count counts into mm, or NULL */
     int full_attention;           /* 0: counts only, no own key */
+    int eagle; /* windows of block_tokens + 1 tokens, stride block_tokens:
+                  token_count is hash_count * block_tokens + 1
+                  (engine-wire.md 2.4) */
 };
 
 struct bt_prefix_index_stats {
