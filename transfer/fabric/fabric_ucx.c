@@ -1,0 +1,738 @@
+/* The UCX transport: loop, connections, messages, begin and end. Only the
+ * fabric_ucx files include UCX; memory and gets are in fabric_ucx_get.c.
+ *
+ *   loop turn:  ev_prepare -> progress (bounded) -> upcalls -> arm
+ *                  |   something happened, or arm says BUSY: ev_idle, again
+ *                  `-- quiet: sleep on the event fd, at most one tick
+ *
+ * Decides how work of the table in transport.h maps to ucp calls; leaves
+ * heartbeats, deadlines and retries to the layers above, because UCX 1.13.1
+ * notices neither a silent tcp peer nor, without the tick, a dead one.
+ * Invariants: a ucp call-back only queues an event, upcalls run outside of
+ * ucp_worker_progress; an endpoint is closed once, by force; a connection is
+ * freed after its endpoint is closed and its gets and sends have ended. */
+#include "fabric_ucx.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucs/config/global_opts.h>
+
+#define PROGRESS_MAX    128 /* rounds of progress per loop turn */
+#define UPCALLS_MAX     512 /* events handled per loop turn */
+#define CONNS_MAX       1024u
+#define FRAMES_HELD_MAX (64u << 20) /* bytes of frames not yet handled */
+#define SEND_HELD_MAX   (64u << 20) /* bytes per connection not yet sent */
+#define TICK_BUSY_S     0.001
+#define TICK_IDLE_S     0.050
+#define ACTIVE_NS       5000000LL /* busy tick goes on for so long */
+#define END_NS          2000000000LL
+
+enum bt_status bt_ucx_status(ucs_status_t status)
+{
+    if (status == UCS_OK)
+        return BT_OK;
+    if (status == UCS_ERR_CANCELED)
+        return BT_CANCELLED;
+    if (status == UCS_ERR_NO_MEMORY)
+        return BT_NO_MEMORY;
+    if (status == UCS_ERR_REJECTED || status == UCS_ERR_UNREACHABLE ||
+        status == UCS_ERR_NOT_CONNECTED)
+        return BT_REFUSED;
+    if (status == UCS_ERR_CONNECTION_RESET)
+        return BT_RESET;
+    if (status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_TIMED_OUT)
+        return BT_PEER_DEAD;
+    return BT_IO;
+}
+
+/* ---- events: from ucp call-backs to upcalls ---- */
+
+void bt_ucx_push(struct ucx *ucx, struct bt_tevent *event, enum kind kind,
+                 struct conn *conn)
+{
+    event->kind = (int)kind;
+    event->conn = &conn->base;
+    event->next = NULL;
+    *ucx->last = event;
+    ucx->last = &event->next;
+}
+
+static struct bt_tevent *pop(struct ucx *ucx)
+{
+    struct bt_tevent *event = ucx->first;
+
+    if (event == NULL)
+        return NULL;
+    ucx->first = event->next;
+    if (ucx->first == NULL)
+        ucx->last = &ucx->first;
+    return event;
+}
+
+void bt_ucx_fail(struct conn *conn, enum bt_status why)
+{
+    if (conn->is_failed || conn->is_closing)
+        return;
+    conn->is_failed = true;
+    conn->why = why;
+    bt_ucx_push(conn->ucx, &conn->failed, FAILED, conn);
+}
+
+void bt_ucx_closed_if_done(struct conn *conn)
+{
+    if (conn->is_closed || !conn->is_closing || !conn->is_ep_closed ||
+        conn->gets > 0 || conn->sends > 0)
+        return;
+    conn->is_closed = true;
+    bt_ucx_push(conn->ucx, &conn->closed, CLOSED, conn);
+}
+
+static void close_conn(struct bt_tconn *base);
+
+static void announce(struct conn *conn)
+{
+    struct bt_tlisten *l = conn->listener;
+
+    conn->listener = NULL;
+    if (l != NULL)
+        l->accept(l->arg, &conn->base);
+    if (conn->base.events == NULL)
+        close_conn(&conn->base);
+}
+
+static void frame_in(struct conn *conn, struct frame *frame)
+{
+    conn->ucx->frames_held -= frame->size;
+    if (!conn->is_closing && conn->base.events != NULL)
+        conn->base.events->frame(conn->base.arg, frame->bytes, frame->size);
+    free(frame);
+}
+
+static void read_in(struct conn *conn, struct read *read)
+{
+    if (conn->is_closing || conn->is_failed) {
+        conn->reads--;
+        free(read);
+        return;
+    }
+    bt_ucx_answer(conn, read);
+}
+
+static void conn_free(struct conn *conn)
+{
+    LIST_REMOVE(conn, entry);
+    conn->ucx->conn_count--;
+    free(conn);
+}
+
+static void upcall(struct bt_tevent *event)
+{
+    struct conn *conn = (struct conn *)event->conn;
+    const struct bt_tconn_events *events = conn->base.events;
+
+    switch ((enum kind)event->kind) {
+    case ACCEPT:
+        announce(conn);
+        break;
+    case FRAME:
+        frame_in(conn, (struct frame *)event);
+        break;
+    case READ:
+        read_in(conn, (struct read *)event);
+        break;
+    case GET_DONE: {
+        struct bt_tget *get = (struct bt_tget *)event;
+
+        conn->gets--;
+        if (events != NULL) /* else its owner has given up on it */
+            get->done(get, get->status);
+        bt_ucx_closed_if_done(conn);
+        break;
+    }
+    case FAILED:
+        if (!conn->is_closing && events != NULL)
+            events->failed(conn->base.arg, conn->why);
+        else if (!conn->is_closing)
+            close_conn(&conn->base);
+        break;
+    case CLOSED:
+        if (events != NULL)
+            events->closed(conn->base.arg);
+        conn_free(conn);
+        break;
+    }
+}
+
+/* ---- progress ---- */
+
+static bool turn(struct bt_transport *transport)
+{
+    struct ucx *ucx = (struct ucx *)transport;
+    struct bt_tevent *event;
+    int rounds = 0, upcalls = 0;
+
+    while (rounds < PROGRESS_MAX && ucp_worker_progress(ucx->worker) != 0)
+        rounds++;
+    while (upcalls < UPCALLS_MAX && (event = pop(ucx)) != NULL) {
+        upcall(event);
+        upcalls++;
+    }
+    return rounds > 0 || upcalls > 0;
+}
+
+static void set_tick(struct ucx *ucx, bool busy)
+{
+    if (ucx->tick_busy == busy && ev_is_active(&ucx->tick))
+        return;
+    ucx->tick_busy = busy;
+    ucx->tick.repeat = busy ? TICK_BUSY_S : TICK_IDLE_S;
+    ev_timer_again(ucx->loop, &ucx->tick);
+}
+
+static void on_prepare(struct ev_loop *loop, ev_prepare *w, int revents)
+{
+    struct ucx *ucx = w->data;
+    bool worked = turn(&ucx->base);
+    int64_t now_ns = bt_fabric_now();
+
+    (void)revents;
+    if (worked)
+        ucx->active_ns = now_ns;
+    set_tick(ucx, ucx->outstanding > 0 || now_ns - ucx->active_ns < ACTIVE_NS);
+    /* Progress may have ended what somebody waits for: go round once more
+     * instead of sleeping. BUSY: events came since. */
+    if (worked || ucp_worker_arm(ucx->worker) == UCS_ERR_BUSY)
+        ev_idle_start(loop, &ucx->idle);
+}
+
+static void on_idle(struct ev_loop *loop, ev_idle *w, int revents)
+{
+    (void)revents;
+    ev_idle_stop(loop, w);
+}
+
+/* These two only wake the loop: the next prepare makes progress. */
+static void on_io(struct ev_loop *loop, ev_io *w, int revents)
+{
+    (void)loop;
+    (void)w;
+    (void)revents;
+}
+
+static void on_tick(struct ev_loop *loop, ev_timer *w, int revents)
+{
+    (void)loop;
+    (void)w;
+    (void)revents;
+}
+
+/* ---- connections ---- */
+
+static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    (void)ep;
+    bt_ucx_fail(arg, bt_ucx_status(status));
+}
+
+static struct conn *conn_new(struct ucx *ucx)
+{
+    struct conn *conn;
+
+    if (ucx->conn_count == CONNS_MAX)
+        return NULL;
+    conn = calloc(1, sizeof(*conn));
+    if (conn == NULL)
+        return NULL;
+    conn->ucx = ucx;
+    LIST_INIT(&conn->waiting);
+    LIST_INSERT_HEAD(&ucx->conns, conn, entry);
+    ucx->conn_count++;
+    return conn;
+}
+
+static ucs_status_t ep_open(struct conn *conn, ucp_ep_params_t *params)
+{
+    params->field_mask |=
+        UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params->err_handler.cb = on_ep_error;
+    params->err_handler.arg = conn;
+    return ucp_ep_create(conn->ucx->worker, params, &conn->ep);
+}
+
+static void on_request(ucp_conn_request_h request, void *arg)
+{
+    struct bt_tlisten *l = arg;
+    struct conn *conn = conn_new(l->ucx);
+    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST,
+                              .conn_request = request};
+
+    if (conn == NULL) {
+        ucp_listener_reject(l->listener, request);
+        return;
+    }
+    if (ep_open(conn, &params) != UCS_OK) { /* consumed the request */
+        conn_free(conn);
+        return;
+    }
+    conn->listener = l;
+    bt_ucx_push(l->ucx, &conn->accept, ACCEPT, conn);
+}
+
+static enum bt_status listen_on(struct bt_transport *transport,
+                                const struct sockaddr *address, socklen_t size,
+                                bt_taccept_fn accept, void *arg,
+                                uint16_t *port_out, struct bt_tlisten **out)
+{
+    struct ucx *ucx = (struct ucx *)transport;
+    struct bt_tlisten *l = calloc(1, sizeof(*l));
+    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
+    ucp_listener_params_t params = {
+        .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
+                      UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+        .sockaddr = {.addr = address, .addrlen = size},
+        .conn_handler = {.cb = on_request, .arg = l},
+    };
+    ucs_status_t status;
+
+    if (l == NULL)
+        return BT_NO_MEMORY;
+    *l = (struct bt_tlisten){.ucx = ucx, .accept = accept, .arg = arg};
+    status = ucp_listener_create(ucx->worker, &params, &l->listener);
+    if (status != UCS_OK)
+        goto undo_alloc;
+    status = ucp_listener_query(l->listener, &attr);
+    if (status != UCS_OK)
+        goto undo_listen;
+    if (attr.sockaddr.ss_family == AF_INET)
+        *port_out =
+            ntohs(((const struct sockaddr_in *)&attr.sockaddr)->sin_port);
+    else
+        *port_out =
+            ntohs(((const struct sockaddr_in6 *)&attr.sockaddr)->sin6_port);
+    *out = l;
+    return BT_OK;
+
+undo_listen:
+    ucp_listener_destroy(l->listener);
+undo_alloc:
+    free(l);
+    return status == UCS_ERR_BUSY ? BT_EXISTS : BT_IO;
+}
+
+static void unlisten(struct bt_tlisten *l)
+{
+    struct conn *conn;
+
+    ucp_listener_destroy(l->listener);
+    LIST_FOREACH(conn, &l->ucx->conns, entry)
+    {
+        if (conn->listener == l)
+            conn->listener = NULL;
+    }
+    free(l);
+}
+
+static enum bt_status connect_to(struct bt_transport *transport,
+                                 const struct sockaddr *address, socklen_t size,
+                                 struct bt_tconn **out)
+{
+    struct conn *conn = conn_new((struct ucx *)transport);
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
+        .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
+        .sockaddr = {.addr = address, .addrlen = size},
+    };
+    ucs_status_t status;
+
+    if (conn == NULL)
+        return BT_LIMIT;
+    status = ep_open(conn, &params);
+    if (status != UCS_OK) {
+        conn_free(conn);
+        return bt_ucx_status(status);
+    }
+    *out = &conn->base;
+    return BT_OK;
+}
+
+/* Data can no longer come: end what waits for it. */
+static void ep_closed(struct conn *conn)
+{
+    struct bt_tget *get, *next;
+
+    conn->is_ep_closed = true;
+    for (get = LIST_FIRST(&conn->waiting); get != NULL; get = next) {
+        next = LIST_NEXT(get, entry);
+        LIST_REMOVE(get, entry);
+        bt_ucx_get_ended(get, UCS_ERR_CANCELED);
+    }
+    bt_ucx_closed_if_done(conn);
+}
+
+static void on_ep_closed(void *request, ucs_status_t status, void *arg)
+{
+    struct conn *conn = arg;
+
+    (void)status;
+    ucp_request_free(request);
+    ep_closed(conn);
+}
+
+static void close_conn(struct bt_tconn *base)
+{
+    struct conn *conn = (struct conn *)base;
+    ucp_request_param_t params = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA,
+        .flags = UCP_EP_CLOSE_FLAG_FORCE,
+        .cb.send = on_ep_closed,
+        .user_data = conn,
+    };
+    void *request;
+
+    if (conn->is_closing)
+        return;
+    conn->is_closing = true;
+    request = ucp_ep_close_nbx(conn->ep, &params);
+    if (UCS_PTR_IS_PTR(request))
+        return;
+    ep_closed(conn);
+}
+
+/* ---- messages ---- */
+
+static void send_ended(struct send *send, ucs_status_t status)
+{
+    struct conn *conn = send->conn;
+
+    conn->sends--;
+    conn->send_bytes -= send->size;
+    conn->ucx->outstanding--;
+    free(send);
+    if (status != UCS_OK)
+        bt_ucx_fail(conn, bt_ucx_status(status));
+    bt_ucx_closed_if_done(conn);
+}
+
+static void on_sent(void *request, ucs_status_t status, void *arg)
+{
+    ucp_request_free(request);
+    send_ended(arg, status);
+}
+
+/* EAGER: a control frame must not go by rendezvous, which the receiver would
+ * have to fetch. REPLY: the receiver learns which endpoint it came from. */
+void bt_ucx_send(struct conn *conn, unsigned int id, const void *bytes,
+                 size_t size)
+{
+    ucp_request_param_t params = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA,
+        .flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY,
+        .cb.send = on_sent,
+    };
+    struct send *send;
+    void *request;
+
+    if (conn->is_closing || conn->is_failed)
+        return;
+    send = conn->send_bytes + size <= SEND_HELD_MAX
+               ? malloc(sizeof(*send) + size)
+               : NULL;
+    if (send == NULL) {
+        bt_ucx_fail(conn, BT_LIMIT);
+        return;
+    }
+    send->conn = conn;
+    send->size = size;
+    memcpy(send->bytes, bytes, size);
+    conn->sends++;
+    conn->send_bytes += size;
+    conn->ucx->outstanding++;
+    params.user_data = send;
+    request =
+        ucp_am_send_nbx(conn->ep, id, NULL, 0, send->bytes, size, &params);
+    if (!UCS_PTR_IS_PTR(request))
+        send_ended(send, UCS_PTR_STATUS(request));
+    /* else on_sent frees it: NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+}
+
+static void send_frame(struct bt_tconn *base, const void *bytes, size_t size)
+{
+    bt_ucx_send((struct conn *)base, AM_FRAME, bytes, size);
+}
+
+static bool all_sent(const struct bt_tconn *base)
+{
+    return ((const struct conn *)base)->sends == 0;
+}
+
+static struct conn *conn_of(struct ucx *ucx, ucp_ep_h ep)
+{
+    struct conn *conn;
+
+    LIST_FOREACH(conn, &ucx->conns, entry)
+    {
+        if (conn->ep == ep && !conn->is_ep_closed)
+            return conn;
+    }
+    return NULL;
+}
+
+struct conn *bt_ucx_sender(struct ucx *ucx, const ucp_am_recv_param_t *param)
+{
+    struct conn *conn = NULL;
+
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)
+        conn = conn_of(ucx, param->reply_ep);
+    return conn != NULL && !conn->is_closing ? conn : NULL;
+}
+
+static ucs_status_t on_message(void *arg, const void *header, size_t header_len,
+                               void *data, size_t size,
+                               const ucp_am_recv_param_t *param)
+{
+    struct ucx *ucx = arg;
+    struct conn *conn = bt_ucx_sender(ucx, param);
+    struct frame *frame;
+
+    (void)header;
+    (void)header_len;
+    if (conn == NULL)
+        return UCS_OK;
+    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) ||
+        size > BT_WIRE_FRAME_MAX) {
+        bt_ucx_fail(conn, BT_PEER_ERROR);
+        return UCS_OK;
+    }
+    frame = ucx->frames_held + size <= FRAMES_HELD_MAX
+                ? malloc(sizeof(*frame) + size)
+                : NULL;
+    if (frame == NULL) {
+        bt_ucx_fail(conn, BT_LIMIT);
+        return UCS_OK;
+    }
+    frame->size = size;
+    memcpy(frame->bytes, data, size);
+    ucx->frames_held += size;
+    bt_ucx_push(ucx, &frame->event, FRAME, conn);
+    return UCS_OK;
+}
+
+/* ---- begin and end ---- */
+
+static void watch(struct ucx *ucx, int fd)
+{
+    ev_io_init(&ucx->io, on_io, fd, EV_READ);
+    ev_prepare_init(&ucx->prepare, on_prepare);
+    ev_idle_init(&ucx->idle, on_idle);
+    ev_timer_init(&ucx->tick, on_tick, TICK_IDLE_S, TICK_IDLE_S);
+    ucx->prepare.data = ucx;
+    ev_io_start(ucx->loop, &ucx->io);
+    ev_prepare_start(ucx->loop, &ucx->prepare);
+    ev_timer_start(ucx->loop, &ucx->tick);
+}
+
+static void unwatch(struct ucx *ucx)
+{
+    ev_io_stop(ucx->loop, &ucx->io);
+    ev_prepare_stop(ucx->loop, &ucx->prepare);
+    ev_idle_stop(ucx->loop, &ucx->idle);
+    ev_timer_stop(ucx->loop, &ucx->tick);
+}
+
+static void drop_events(struct ucx *ucx)
+{
+    struct bt_tevent *event;
+
+    while ((event = pop(ucx)) != NULL) {
+        if (event->kind == FRAME || event->kind == READ)
+            free(event);
+    }
+}
+
+/* The layers above have closed what they had; connections that were accepted
+ * but never announced are closed here. */
+static void destroy(struct bt_transport *transport)
+{
+    struct ucx *ucx = (struct ucx *)transport;
+    int64_t end = bt_fabric_now() + END_NS;
+    struct conn *conn, *next;
+
+    LIST_FOREACH(conn, &ucx->conns, entry)
+    {
+        conn->base.events = NULL;
+        close_conn(&conn->base);
+    }
+    while (!LIST_EMPTY(&ucx->conns) && bt_fabric_now() < end)
+        turn(transport);
+    unwatch(ucx);
+    ucp_worker_destroy(ucx->worker);
+    ucp_cleanup(ucx->context);
+    drop_events(ucx);
+    for (conn = LIST_FIRST(&ucx->conns); conn != NULL; conn = next) {
+        next = LIST_NEXT(conn, entry);
+        conn_free(conn);
+    }
+    free(ucx);
+}
+
+static const struct bt_transport_ops ucx_ops = {
+    .name = "ucx",
+    .destroy = destroy,
+    .turn = turn,
+    .map = bt_ucx_map,
+    .unmap = bt_ucx_unmap,
+    .key_pack = bt_ucx_key_pack,
+    .key_open = bt_ucx_key_open,
+    .key_close = bt_ucx_key_close,
+    .listen = listen_on,
+    .unlisten = unlisten,
+    .connect = connect_to,
+    .close = close_conn,
+    .send = send_frame,
+    .sent = all_sent,
+    .get = bt_ucx_get,
+};
+
+/* The environment (UCX_*) wins over our defaults, the caller over both. */
+static void set(ucp_config_t *config, const char *name, const char *value)
+{
+    char env[64];
+
+    snprintf(env, sizeof(env), "UCX_%s", name);
+    if (getenv(env) == NULL)
+        (void)ucp_config_modify(config, name, value);
+}
+
+static ucs_status_t configure(const char *transports, ucp_config_t **out)
+{
+    const char *level = getenv("BATON_UCX_LOG");
+    ucp_config_t *config;
+    ucs_status_t status;
+
+    (void)ucs_global_opts_set_value("LOG_LEVEL", level ? level : "fatal");
+    status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK)
+        return status;
+    set(config, "CM_REUSEADDR", "y"); /* restart on the same port */
+    set(config, "TCP_CM_REUSEADDR", "y");
+    set(config, "KEEPALIVE_INTERVAL", "1s");
+    set(config, "TCP_CONN_NB", "y"); /* connect() must not block the loop */
+    if (transports != NULL) {
+        status = ucp_config_modify(config, "TLS", transports);
+    } else {
+        set(config, "TLS", "tcp,self");
+        set(config, "SOCKADDR_TLS_PRIORITY", "tcp");
+    }
+    if (status != UCS_OK) {
+        ucp_config_release(config);
+        return status;
+    }
+    *out = config;
+    return UCS_OK;
+}
+
+static ucs_status_t open_context(struct ucx *ucx, const char *transports)
+{
+    ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    };
+    ucp_config_t *config;
+    ucs_status_t status = configure(transports, &config);
+
+    if (status != UCS_OK)
+        return status;
+    status = ucp_init(&params, config, &ucx->context);
+    ucp_config_release(config);
+    return status;
+}
+
+static ucs_status_t set_handler(struct ucx *ucx, unsigned int id,
+                                ucp_am_recv_callback_t fn)
+{
+    ucp_am_handler_param_t handler = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = id,
+        .cb = fn,
+        .arg = ucx,
+    };
+
+    return ucp_worker_set_am_recv_handler(ucx->worker, &handler);
+}
+
+static ucs_status_t open_worker(struct ucx *ucx, int *fd_out)
+{
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SINGLE,
+    };
+    ucs_status_t status =
+        ucp_worker_create(ucx->context, &params, &ucx->worker);
+
+    if (status != UCS_OK)
+        return status;
+    status = set_handler(ucx, AM_FRAME, on_message);
+    if (status == UCS_OK)
+        status = set_handler(ucx, AM_READ, bt_ucx_on_read);
+    if (status == UCS_OK)
+        status = set_handler(ucx, AM_DATA, bt_ucx_on_data);
+    if (status == UCS_OK)
+        status = ucp_worker_get_efd(ucx->worker, fd_out);
+    if (status != UCS_OK)
+        ucp_worker_destroy(ucx->worker);
+    return status;
+}
+
+enum bt_status bt_fabric_ucx_create(struct ev_loop *loop,
+                                    const struct bt_fabric_config *config,
+                                    struct bt_fabric **out, char *error_out,
+                                    size_t error_size)
+{
+    struct ucx *ucx = calloc(1, sizeof(*ucx));
+    struct bt_fabric *fabric;
+    ucs_status_t status = UCS_ERR_NO_MEMORY;
+    const char *step = "memory";
+    int fd;
+
+    if (ucx == NULL)
+        goto failed;
+    ucx->base.ops = &ucx_ops;
+    ucx->loop = loop;
+    ucx->last = &ucx->first;
+    LIST_INIT(&ucx->conns);
+    LIST_INIT(&ucx->mems);
+    step = "ucp_init";
+    status = open_context(ucx, config != NULL ? config->transports : NULL);
+    if (status != UCS_OK)
+        goto undo_alloc;
+    step = "ucp_worker_create";
+    status = open_worker(ucx, &fd);
+    if (status != UCS_OK)
+        goto undo_context;
+    fabric = bt_fabric_new(loop, &ucx->base, config);
+    if (fabric == NULL) {
+        status = UCS_ERR_NO_MEMORY;
+        goto undo_worker;
+    }
+    watch(ucx, fd);
+    *out = fabric;
+    return BT_OK;
+
+undo_worker:
+    ucp_worker_destroy(ucx->worker);
+undo_context:
+    ucp_cleanup(ucx->context);
+undo_alloc:
+    free(ucx);
+failed:
+    snprintf(error_out, error_size, "ucx: %s: %s", step,
+             ucs_status_string(status));
+    return status == UCS_ERR_NO_MEMORY ? BT_NO_MEMORY : BT_IO;
+}

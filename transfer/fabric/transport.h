@@ -1,0 +1,110 @@
+/* What a fabric must offer: memory, connections, small messages, gets.
+ *
+ * The table below is all that kv_source.c, kv_sink.c and kv_pull.c know of a
+ * transport; fabric_ucx.c is the first one. Rules every implementation keeps:
+ *
+ *  - nothing blocks; all calls and all upcalls are on the loop's thread
+ *  - upcalls (frame, failed, closed, done, accept) come from the loop or from
+ *    ops->turn, never from inside another call of the table
+ *  - per connection, upcalls keep the order in which things happened;
+ *    failed comes at most once, closed exactly once and last
+ *  - every get ends with exactly one done, also when the connection fails or
+ *    is closed; done means that nothing will write there any more
+ */
+#ifndef BATON_TRANSFER_FABRIC_TRANSPORT_H
+#define BATON_TRANSFER_FABRIC_TRANSPORT_H
+
+#include "baton/base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+struct bt_tmem;    /* registered memory */
+struct bt_tkey;    /* right to read a peer's memory over one connection */
+struct bt_tlisten; /* a listening address */
+struct bt_transport_ops;
+
+struct bt_transport {
+    const struct bt_transport_ops *ops;
+};
+
+struct bt_tconn_events {
+    void (*frame)(void *arg, const void *bytes, size_t size);
+    void (*failed)(void *arg, enum bt_status status); /* call close now */
+    void (*closed)(void *arg); /* the connection is gone after this */
+};
+/* Head of every transport's connection. The owner sets events and arg: right
+ * after connect, or inside accept. */
+struct bt_tconn {
+    const struct bt_tconn_events *events;
+    void *arg;
+};
+
+/* Queue node of the transport. */
+struct bt_tevent {
+    struct bt_tevent *next;
+    int kind;
+    struct bt_tconn *conn;
+};
+
+/* Where from and where to. */
+struct bt_tspan {
+    void *local;
+    struct bt_tmem *local_mem;
+    uint64_t remote;
+    struct bt_tkey *remote_key;
+    size_t bytes;
+};
+/* One get, embedded in the caller's chunk, who sets done; the rest is the
+ * transport's until then. */
+struct bt_tget {
+    struct bt_tevent event;
+    enum bt_status status;
+    void (*done)(struct bt_tget *get, enum bt_status status);
+    LIST_ENTRY(bt_tget) entry;
+    struct bt_tspan span;
+    uint64_t token;
+};
+
+typedef void (*bt_taccept_fn)(void *arg, struct bt_tconn *conn);
+
+struct bt_transport_ops {
+    const char *name;
+    void (*destroy)(struct bt_transport *transport);
+    /* One round of progress and upcalls; true if anything happened. For
+     * orderly ends only: the loop does it otherwise. */
+    bool (*turn)(struct bt_transport *transport);
+
+    enum bt_status (*map)(struct bt_transport *transport, void *address,
+                          size_t bytes, struct bt_tmem **out);
+    void (*unmap)(struct bt_transport *transport, struct bt_tmem *mem);
+    /* What a peer needs to read mem; BT_TOO_LARGE. */
+    enum bt_status (*key_pack)(struct bt_transport *transport,
+                               struct bt_tmem *mem, uint8_t *out, size_t size,
+                               uint16_t *used_out);
+    enum bt_status (*key_open)(struct bt_tconn *conn, const uint8_t *bytes,
+                               size_t size, struct bt_tkey **out);
+    void (*key_close)(struct bt_tkey *key);
+
+    enum bt_status (*listen)(struct bt_transport *transport,
+                             const struct sockaddr *address, socklen_t size,
+                             bt_taccept_fn accept, void *arg,
+                             uint16_t *port_out, struct bt_tlisten **out);
+    void (*unlisten)(struct bt_tlisten *listener);
+    /* Returns at once; a failure to connect is `failed`. */
+    enum bt_status (*connect)(struct bt_transport *transport,
+                              const struct sockaddr *address, socklen_t size,
+                              struct bt_tconn **out);
+    /* Abrupt: outstanding work ends with BT_CANCELLED, then `closed`. */
+    void (*close)(struct bt_tconn *conn);
+    /* A copy is sent; a failure is `failed`. */
+    void (*send)(struct bt_tconn *conn, const void *bytes, size_t size);
+    /* Has everything sent left this process? */
+    bool (*sent)(const struct bt_tconn *conn);
+    void (*get)(struct bt_tconn *conn, const struct bt_tspan *span,
+                struct bt_tget *get);
+};
+
+#endif
