@@ -59,10 +59,30 @@ static const char *string_skip(const char *p, const char *end)
     return NULL;
 }
 
+/* No quote, bracket or brace among the 8 bytes? '[' and '{', ']' and '}' differ
+ * in one bit, which the mask drops. */
+static bool dull8(const char *p)
+{
+    const uint64_t ones = UINT64_MAX / 255, high = ones << 7;
+    uint64_t v, fold, quote, open, close;
+    memcpy(&v, p, sizeof v);
+    fold = v & ones * 0xdf;
+    quote = v ^ ones * '"';
+    open = fold ^ ones * '[';
+    close = fold ^ ones * ']';
+    return ((((quote - ones) & ~quote) | ((open - ones) & ~open) |
+             ((close - ones) & ~close)) &
+            high) == 0;
+}
+
 static const char *container_skip(const char *p, const char *end)
 {
     size_t depth = 0;
     while (p < end) {
+        if (end - p >= 8 && dull8(p)) {
+            p += 8;
+            continue;
+        }
         if (*p == '"') {
             p = string_skip(p, end);
             if (p == NULL)
@@ -255,7 +275,8 @@ enum bt_status bt_json_u64(const struct bt_json *value, uint64_t *out)
         if (*q < '0' || *q > '9')
             return BT_TYPE;
         uint64_t d = (uint64_t)(*q - '0');
-        over |= v > (UINT64_MAX - d) / 10;
+        /* 2^64 - 1 has 20 digits: shorter numbers cannot overflow. */
+        over |= q - p >= 19 && v > (UINT64_MAX - d) / 10;
         v = v * 10 + d;
     }
     if (p == end)

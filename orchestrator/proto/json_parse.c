@@ -161,6 +161,21 @@ static bool in_object(const struct scan *s)
     return s->objects >> (s->depth - 1) & 1;
 }
 
+/* Token ids come as long runs of whole numbers: take ",123" again and again
+ * while the next byte shows that the number has ended. */
+static void integers_skip(struct scan *s)
+{
+    while (s->end - s->at >= 2 && s->at[0] == ',' && s->at[1] >= '1' &&
+           s->at[1] <= '9') {
+        const unsigned char *p = s->at + 2;
+        while (p < s->end && *p >= '0' && *p <= '9')
+            p++;
+        if (p == s->end || (*p != ',' && *p != ']'))
+            return;
+        s->at = p;
+    }
+}
+
 static enum bt_status value_scan(struct scan *s)
 {
     bool good = false;
@@ -183,6 +198,8 @@ static enum bt_status value_scan(struct scan *s)
         break;
     default:
         good = (*s->at == '-' || is_digit(s)) && number_scan(s);
+        if (good && s->depth > 0 && !in_object(s))
+            integers_skip(s);
     }
     return good ? BT_OK : BT_INVALID;
 }

@@ -220,11 +220,49 @@ static enum bt_status id_read(const struct bt_json *value, uint32_t *out)
     return status;
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* The plain case in one pass: a valid array of at most max whole numbers below
+ * 2^32. False for anything else, which the careful loops then name. out may be
+ * NULL: only look. */
+static bool ids_scan(const struct bt_json *array, uint32_t *out, size_t max,
+                     size_t *count_out)
+{
+    const char *p = array->at + 1, *end = array->at + array->bytes - 1;
+    size_t count = 0;
+
+    while (p < end) {
+        uint64_t v = 0;
+        const char *digits;
+
+        while (p < end && is_space(*p))
+            p++;
+        for (digits = p; p < end && *p >= '0' && *p <= '9'; p++)
+            v = v * 10 + (uint64_t)(*p - '0');
+        if (p == digits || p - digits > 10 || v > UINT32_MAX || count == max)
+            return false;
+        if (out != NULL)
+            out[count] = (uint32_t)v;
+        count++;
+        while (p < end && is_space(*p))
+            p++;
+        if (p < end && *p++ != ',')
+            return false;
+    }
+    *count_out = count;
+    return count > 0;
+}
+
 static enum bt_status ids_check(struct body *b, const struct bt_json *array)
 {
     struct bt_json item;
     size_t cursor = 0, count = 0;
     uint32_t id;
+    if (ids_scan(array, NULL, SIZE_MAX, &count))
+        return BT_OK;
     while (bt_json_next(array, &cursor, NULL, &item)) {
         enum bt_status status = id_read(&item, &id);
         if (status == BT_TYPE)
@@ -408,6 +446,8 @@ enum bt_status bt_openai_ids_read(const struct bt_json *array, uint32_t *out,
     size_t cursor = 0, count = 0;
     if (array->type != BT_JSON_ARRAY)
         return BT_TYPE;
+    if (ids_scan(array, out, max, count_out))
+        return BT_OK;
     while (bt_json_next(array, &cursor, NULL, &item)) {
         if (count == max)
             return BT_TOO_LARGE;
