@@ -1,0 +1,381 @@
+/* `baton engine`: one emulated engine as a process. Decides nothing but how
+ * options become a bt_engine_config, when the process ends and what it says:
+ * one JSON line on stdout when it is ready, talk on stderr.
+ *
+ * SIGTERM and SIGINT end it with exit code 0.
+ */
+#include "command.h"
+
+#include "baton/base/units.h"
+#include "baton/bench/engine.h"
+
+#include <ev.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+struct engine_options {
+    const char *name, *role, *address, *model, *preset, *encoding;
+    const char *events, *replay, *topic, *failure, *transports;
+    uint64_t port, block_size, blocks, seqs, kv_bytes, layers, model_len;
+    uint64_t layout_version, seed, event_buffer;
+    double speedup;
+    int64_t lease_ns, pull_timeout_ns, startup_delay_ns;
+    bool no_events, stream_eager, die_with_parent;
+    struct bt_option_list adapters, paces, faults;
+};
+
+#define AT(member) offsetof(struct engine_options, member)
+
+static const struct bt_option options[] = {
+    {"name", 0, BT_OPTION_STRING, "NAME", "name towards peers (engine)",
+     AT(name)},
+    {"role", 0, BT_OPTION_STRING, "ROLE", "prefill, decode or both (both)",
+     AT(role)},
+    {"address", 0, BT_OPTION_STRING, "IP", "to listen on (127.0.0.1)",
+     AT(address)},
+    {"port", 'p', BT_OPTION_U64, "PORT", "HTTP, 0 picks one (0)", AT(port)},
+    {"model", 'm', BT_OPTION_STRING, "MODEL", "model served (demo)", AT(model)},
+    {"adapter", 0, BT_OPTION_LIST, "NAME", "LoRA adapter served; repeatable",
+     AT(adapters)},
+    {"preset", 0, BT_OPTION_STRING, "PRESET", "compute times (h100-8b-tp1)",
+     AT(preset)},
+    {"speedup", 0, BT_OPTION_DOUBLE, "X", "divides every time (1)",
+     AT(speedup)},
+    {"block-size", 0, BT_OPTION_U64, "TOKENS", "tokens per block (16)",
+     AT(block_size)},
+    {"num-gpu-blocks", 0, BT_OPTION_U64, "N", "blocks in the pool (4096)",
+     AT(blocks)},
+    {"max-num-seqs", 0, BT_OPTION_U64, "N", "sequences running at once (256)",
+     AT(seqs)},
+    {"max-model-len", 0, BT_OPTION_U64, "TOKENS",
+     "prompt and output, 0: up to the pool, at most 131072 (0)", AT(model_len)},
+    {"kv-bytes-per-token", 0, BT_OPTION_U64, "BYTES",
+     "KV bytes of one token over all layers (256)", AT(kv_bytes)},
+    {"layers", 0, BT_OPTION_U64, "N", "layers the KV is split into (4)",
+     AT(layers)},
+    {"kv-layout-version", 0, BT_OPTION_U64, "N",
+     "peers with another one are refused (1)", AT(layout_version)},
+    {"seed", 0, BT_OPTION_U64, "N", "of the model's content (0)", AT(seed)},
+    {"lease", 0, BT_OPTION_DURATION, "TIME",
+     "how long blocks are held for a peer (30s)", AT(lease_ns)},
+    {"pull-timeout", 0, BT_OPTION_DURATION, "TIME", "longest KV transfer (30s)",
+     AT(pull_timeout_ns)},
+    {"kv-load-failure-policy", 0, BT_OPTION_STRING, "POLICY",
+     "fail or recompute (fail)", AT(failure)},
+    {"stream-eager", 0, BT_OPTION_FLAG, NULL,
+     "answer 200 before the first token, as vLLM does", AT(stream_eager)},
+    {"events", 0, BT_OPTION_STRING, "ENDPOINT",
+     "KV events, PUB, bound (tcp://127.0.0.1:*)", AT(events)},
+    {"replay", 0, BT_OPTION_STRING, "ENDPOINT",
+     "replay of events, ROUTER, bound (tcp://127.0.0.1:*)", AT(replay)},
+    {"events-topic", 0, BT_OPTION_STRING, "TOPIC", "first frame (kv-events)",
+     AT(topic)},
+    {"event-encoding", 0, BT_OPTION_STRING, "FORM", "array or map (map)",
+     AT(encoding)},
+    {"event-buffer", 0, BT_OPTION_U64, "N", "batches kept for replay (10000)",
+     AT(event_buffer)},
+    {"no-events", 0, BT_OPTION_FLAG, NULL, "no event plane", AT(no_events)},
+    {"pace", 0, BT_OPTION_LIST, "PEER=RATE[:CLASS[:SETUP]]",
+     "link to a peer, e.g. p1=200MB/s:slow:2ms; repeatable", AT(paces)},
+    {"transports", 0, BT_OPTION_STRING, "LIST", "UCX_TLS (tcp,self)",
+     AT(transports)},
+    {"fault", 0, BT_OPTION_LIST, "SPEC",
+     "KIND[@PHASE][:count=N][:factor=X]; repeatable", AT(faults)},
+    {"startup-delay", 0, BT_OPTION_DURATION, "TIME",
+     "before anything is opened (0s)", AT(startup_delay_ns)},
+    {"die-with-parent", 0, BT_OPTION_FLAG, NULL,
+     "end when the parent process ends", AT(die_with_parent)},
+    {NULL, 0, BT_OPTION_FLAG, NULL, NULL, 0},
+};
+
+/* The running process. */
+struct process {
+    struct ev_loop *loop;
+    struct bt_engine_config config;
+    struct bt_engine *engine;
+    const char *role;
+    ev_timer start;
+    ev_signal on_term, on_int;
+    int exit_code;
+};
+
+static int usage(const char *format, const char *value)
+{
+    fprintf(stderr, "baton engine: ");
+    fprintf(stderr, "%s: '%s'\n", format, value);
+    return BT_EXIT_USAGE;
+}
+
+/* ---- options into configuration ---- */
+
+/* PEER=RATE[:CLASS[:SETUP]]; cut up in place. */
+static bool read_pace(char *text, struct bt_engine_pace *out)
+{
+    char *rate = strchr(text, '=');
+    if (rate == NULL || rate == text) {
+        return false;
+    }
+    *rate++ = '\0';
+    char *link_class = strchr(rate, ':'), *setup = NULL;
+    if (link_class != NULL) {
+        *link_class++ = '\0';
+        setup = strchr(link_class, ':');
+    }
+    if (setup != NULL) {
+        *setup++ = '\0';
+    }
+    out->peer = text;
+    out->link_class = link_class;
+    out->setup_ns = 0;
+    return bt_rate_parse(rate, &out->rate_bytes_per_s) == BT_OK &&
+           (setup == NULL || bt_duration_parse(setup, &out->setup_ns) == BT_OK);
+}
+
+static int read_role(const char *text, enum bt_engine_role *out)
+{
+    if (strcmp(text, "prefill") == 0) {
+        *out = BT_ENGINE_PREFILL;
+    } else if (strcmp(text, "decode") == 0) {
+        *out = BT_ENGINE_DECODE;
+    } else if (strcmp(text, "both") == 0) {
+        *out = BT_ENGINE_BOTH;
+    } else {
+        return usage("--role is prefill, decode or both", text);
+    }
+    return BT_EXIT_OK;
+}
+
+static int read_words(const struct engine_options *o,
+                      struct bt_engine_config *c)
+{
+    int code = read_role(o->role, &c->role);
+    bool map = strcmp(o->encoding, "map") == 0;
+    bool recompute = strcmp(o->failure, "recompute") == 0;
+    if (code == BT_EXIT_OK && !map && strcmp(o->encoding, "array") != 0) {
+        code = usage("--event-encoding is array or map", o->encoding);
+    }
+    if (code == BT_EXIT_OK && !recompute && strcmp(o->failure, "fail") != 0) {
+        code =
+            usage("--kv-load-failure-policy is fail or recompute", o->failure);
+    }
+    c->events_as_maps = map;
+    c->recompute = recompute;
+    return code;
+}
+
+static int read_preset(const struct engine_options *o,
+                       struct bt_engine_config *c)
+{
+    if (bt_compute_preset(o->preset, &c->compute) != BT_OK) {
+        (void)usage("--preset is not known", o->preset);
+        for (size_t i = 0; bt_compute_preset_name(i) != NULL; i++) {
+            fprintf(stderr, "  %s\n", bt_compute_preset_name(i));
+        }
+        return BT_EXIT_USAGE;
+    }
+    c->compute.speedup = o->speedup;
+    return BT_EXIT_OK;
+}
+
+static int read_numbers(const struct engine_options *o,
+                        struct bt_engine_config *c)
+{
+    if (o->port > 65535) {
+        return usage("--port is 0 to 65535", "too large");
+    }
+    if (o->block_size > UINT32_MAX || o->blocks > UINT32_MAX ||
+        o->seqs > UINT32_MAX || o->model_len > UINT32_MAX ||
+        o->kv_bytes > UINT32_MAX || o->layers > UINT32_MAX ||
+        o->layout_version > UINT32_MAX || o->event_buffer > UINT32_MAX) {
+        return usage("a number is out of range", "more than 4294967295");
+    }
+    c->port = (uint16_t)o->port;
+    c->block_tokens = (uint32_t)o->block_size;
+    c->block_count = (uint32_t)o->blocks;
+    c->seqs_max = (uint32_t)o->seqs;
+    c->model_len_max = (uint32_t)o->model_len;
+    c->kv_bytes_per_token = (uint32_t)o->kv_bytes;
+    c->layers = (uint32_t)o->layers;
+    c->kv_layout_version = (uint32_t)o->layout_version;
+    c->event_buffer = (uint32_t)o->event_buffer;
+    c->seed = o->seed;
+    return BT_EXIT_OK;
+}
+
+static int read_options(const struct engine_options *o,
+                        struct bt_engine_config *c,
+                        struct bt_engine_pace *paces, char (*texts)[256])
+{
+    c->name = o->name;
+    c->address = o->address;
+    c->model = o->model;
+    c->adapters = o->adapters.items;
+    c->adapter_count = o->adapters.count;
+    c->lease_ns = o->lease_ns;
+    c->pull_timeout_ns = o->pull_timeout_ns;
+    c->stream_eager = o->stream_eager;
+    c->events = !o->no_events;
+    c->events_endpoint = o->events;
+    c->replay_endpoint = o->replay;
+    c->events_topic = o->topic;
+    c->transports = o->transports;
+    c->faults = o->faults.items;
+    c->fault_count = o->faults.count;
+    c->paces = paces;
+    c->pace_count = o->paces.count;
+    for (size_t i = 0; i < o->paces.count; i++) {
+        int n = snprintf(texts[i], sizeof(texts[i]), "%s", o->paces.items[i]);
+        if (n >= (int)sizeof(texts[i]) || !read_pace(texts[i], &paces[i])) {
+            return usage("--pace is PEER=RATE[:CLASS[:SETUP]]",
+                         o->paces.items[i]);
+        }
+    }
+    int code = read_words(o, c);
+    code = code != BT_EXIT_OK ? code : read_preset(o, c);
+    return code != BT_EXIT_OK ? code : read_numbers(o, c);
+}
+
+static void set_defaults(struct engine_options *o)
+{
+    struct bt_engine_config c;
+    bt_engine_config_init(&c);
+    memset(o, 0, sizeof(*o));
+    o->name = c.name;
+    o->role = "both";
+    o->address = c.address;
+    o->model = c.model;
+    o->preset = "h100-8b-tp1";
+    o->encoding = "map";
+    o->failure = "fail";
+    o->events = c.events_endpoint;
+    o->replay = c.replay_endpoint;
+    o->topic = c.events_topic;
+    o->speedup = 1.0;
+    o->block_size = c.block_tokens;
+    o->blocks = c.block_count;
+    o->seqs = c.seqs_max;
+    o->kv_bytes = c.kv_bytes_per_token;
+    o->layers = c.layers;
+    o->layout_version = c.kv_layout_version;
+    o->event_buffer = c.event_buffer;
+    o->lease_ns = c.lease_ns;
+    o->pull_timeout_ns = c.pull_timeout_ns;
+}
+
+/* ---- the process ---- */
+
+static void on_signal(struct ev_loop *loop, ev_signal *w, int revents)
+{
+    (void)w;
+    (void)revents;
+    ev_break(loop, EVBREAK_ALL);
+}
+
+static void say_ready(const struct process *p)
+{
+    printf("{\"ready\":true,\"name\":\"%s\",\"role\":\"%s\",\"http\":%u,"
+           "\"kv\":%u,\"events\":\"%s\",\"replay\":\"%s\","
+           "\"engine_id\":\"%s\"}\n",
+           p->config.name, p->role, bt_engine_http_port(p->engine),
+           bt_engine_kv_port(p->engine), bt_engine_events_endpoint(p->engine),
+           bt_engine_replay_endpoint(p->engine), bt_engine_id(p->engine));
+    fflush(stdout);
+}
+
+static int exit_code_of(enum bt_status status)
+{
+    return bt_status_class_of(status) == BT_CLASS_CONFIG && status != BT_EXISTS
+               ? BT_EXIT_USAGE
+               : BT_EXIT_FAILED;
+}
+
+static void on_start(struct ev_loop *loop, ev_timer *w, int revents)
+{
+    struct process *p = w->data;
+    char error[256] = "";
+    (void)revents;
+    enum bt_status status =
+        bt_engine_create(loop, &p->config, &p->engine, error, sizeof(error));
+    if (status != BT_OK) {
+        fprintf(stderr, "baton engine: %s\n", error);
+        p->exit_code = exit_code_of(status);
+        ev_break(loop, EVBREAK_ALL);
+        return;
+    }
+    say_ready(p);
+}
+
+static int run_process(struct process *p, double delay_s)
+{
+    p->loop = ev_loop_new(EVFLAG_AUTO);
+    if (p->loop == NULL) {
+        fprintf(stderr, "baton engine: no event loop\n");
+        return BT_EXIT_FAILED;
+    }
+    ev_signal_init(&p->on_term, on_signal, SIGTERM);
+    ev_signal_init(&p->on_int, on_signal, SIGINT);
+    ev_signal_start(p->loop, &p->on_term);
+    ev_signal_start(p->loop, &p->on_int);
+    ev_timer_init(&p->start, on_start, delay_s, 0);
+    p->start.data = p;
+    ev_timer_start(p->loop, &p->start);
+    ev_run(p->loop, 0);
+    bt_engine_destroy(p->engine);
+    ev_timer_stop(p->loop, &p->start);
+    ev_signal_stop(p->loop, &p->on_term);
+    ev_signal_stop(p->loop, &p->on_int);
+    ev_loop_destroy(p->loop);
+    return p->exit_code;
+}
+
+/* False: the parent ended meanwhile. */
+static bool follow_parent(bool wanted)
+{
+    if (!wanted) {
+        return true;
+    }
+    pid_t parent = getppid();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return getppid() == parent;
+}
+
+static int run(int argc, char **argv)
+{
+    static struct engine_options o;
+    static struct bt_engine_pace paces[BT_OPTION_LIST_MAX];
+    static char texts[BT_OPTION_LIST_MAX][256];
+    struct process p = {.exit_code = BT_EXIT_OK};
+    int first = 0;
+    set_defaults(&o);
+    int code = bt_options_parse(&bt_command_engine, argc, argv, &o, &first);
+    if (code >= 0) {
+        return code;
+    }
+    if (first < argc) {
+        return usage("no arguments expected", argv[first]);
+    }
+    bt_engine_config_init(&p.config);
+    code = read_options(&o, &p.config, paces, texts);
+    if (code != BT_EXIT_OK) {
+        return code;
+    }
+    if (!follow_parent(o.die_with_parent)) {
+        return BT_EXIT_FAILED;
+    }
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)prctl(PR_SET_TIMERSLACK, 1);
+    p.role = o.role;
+    return run_process(&p, (double)o.startup_delay_ns / 1e9);
+}
+
+const struct bt_command bt_command_engine = {
+    .name = "engine",
+    .summary = "emulated engine: real API, KV events and KV bytes",
+    .arguments = "",
+    .options = options,
+    .run = run,
+};

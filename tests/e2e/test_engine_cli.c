@@ -1,0 +1,157 @@
+/* `baton engine` as a process: ready line, exit codes, bad options. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "engine_rig.h"
+
+static const char *program;
+
+/* Run it with its stdout in a pipe and stderr closed. */
+static pid_t spawn(const char *const *options, int *out)
+{
+    const char *argv[16] = {program, "engine"};
+    int fds[2];
+    for (size_t i = 0; options[i] != NULL && i < 13; i++) {
+        argv[i + 2] = options[i];
+    }
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(fds[1], 1);
+        close(fds[0]);
+        close(fds[1]);
+        close(2);
+        execv(program, (char *const *)(uintptr_t)argv);
+        _exit(99);
+    }
+    close(fds[1]);
+    *out = fds[0];
+    return pid;
+}
+
+static int exit_code(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static size_t read_line(int fd, char *line, size_t size)
+{
+    size_t used = 0;
+    while (used < size - 1 && read(fd, line + used, 1) == 1 &&
+           line[used] != '\n') {
+        used++;
+    }
+    line[used] = '\0';
+    return used;
+}
+
+static void ready_line_and_sigterm(void **state)
+{
+    (void)state;
+    const char *const options[] = {"--name",
+                                   "p7",
+                                   "--role",
+                                   "prefill",
+                                   "--speedup",
+                                   "1000",
+                                   "--pace",
+                                   "d1=200MB/s:slow:2ms",
+                                   "--fault",
+                                   "slow:factor=2",
+                                   "--die-with-parent",
+                                   NULL};
+    char line[1024], extra[8];
+    int out = -1;
+    pid_t pid = spawn(options, &out);
+    assert_true(read_line(out, line, sizeof(line)) > 0);
+    json_t *ready = json_loads(line, 0, NULL);
+    assert_non_null(ready);
+    assert_true(json_is_true(json_object_get(ready, "ready")));
+    assert_string_equal(json_string_value(json_object_get(ready, "name")),
+                        "p7");
+    assert_string_equal(json_string_value(json_object_get(ready, "role")),
+                        "prefill");
+    assert_true(json_integer_value(json_object_get(ready, "kv")) > 0);
+    assert_int_equal(
+        strlen(json_string_value(json_object_get(ready, "engine_id"))), 36);
+    struct rig rig = {
+        .pid = pid,
+        .http = (unsigned)json_integer_value(json_object_get(ready, "http"))};
+    struct answer a = rig_call(&rig, "/health", NULL);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    json_decref(ready);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(exit_code(pid), 0);
+    assert_int_equal(read(out, extra, 1), 0); /* one line, no more */
+    close(out);
+}
+
+static void bad_options(void **state)
+{
+    (void)state;
+    const char *const cases[][3] = {{"--role", "cook", NULL},
+                                    {"--preset", "abacus", NULL},
+                                    {"--pace", "d1=fast", NULL},
+                                    {"--block-size", "0", NULL},
+                                    {"--kv-bytes-per-token", "13", NULL},
+                                    {"--fault", "dye", NULL},
+                                    {"--event-encoding", "xml", NULL},
+                                    {"--speedup", "0", NULL},
+                                    {"--port", "70000", NULL}};
+    char line[64];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int out = -1;
+        pid_t pid = spawn(cases[i], &out);
+        assert_int_equal(read_line(out, line, sizeof(line)), 0);
+        int code = exit_code(pid);
+        if (code != 2) {
+            fail_msg("%s %s: exit %d", cases[i][0], cases[i][1], code);
+        }
+        close(out);
+    }
+}
+
+static void taken_port(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct bt_engine_config c;
+    char port[16], line[64];
+    const char *const options[] = {"--port", port, NULL};
+    int out = -1;
+    rig_config(&c, "e0");
+    rig_start(&rig, &c);
+    snprintf(port, sizeof(port), "%u", rig.http);
+    pid_t pid = spawn(options, &out);
+    assert_int_equal(read_line(out, line, sizeof(line)), 0);
+    assert_int_equal(exit_code(pid), 1);
+    close(out);
+    rig_stop(&rig);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ready_line_and_sigterm),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(taken_port),
+    };
+    program = argc > 1 ? argv[1] : "";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
