@@ -24,6 +24,27 @@ struct place_d {
 struct place_p place_p_terms(const struct bt_place_view *view, uint32_t p);
 struct place_d place_d_terms(const struct bt_place_view *view, uint32_t d);
 
+static inline int64_t place_add(int64_t a, int64_t b)
+{
+    return a >= BT_COST_INFINITE - b ? BT_COST_INFINITE : a + b;
+}
+
+/* max(queue + prefill + transfer, slot) + step, saturating. */
+static inline int64_t place_total(const struct place_p *pt,
+                                  const struct place_d *dt, int64_t transfer_ns)
+{
+    int64_t arrival =
+        place_add(place_add(pt->queue_ns, pt->prefill_ns), transfer_ns);
+
+    return place_add(arrival > dt->slot_ns ? arrival : dt->slot_ns,
+                     dt->step_ns);
+}
+/* All terms of a pair from its sides. p: the worker that prefills, d itself
+ * when d serves alone. */
+void place_combine(const struct bt_place_view *view, uint32_t p, uint32_t d,
+                   const struct place_p *pt, const struct place_d *dt,
+                   struct bt_place_terms *out);
+
 /* May p prefill, may d decode this request, seen alone? */
 bool place_p_ok(const struct bt_place_view *view, uint32_t p);
 bool place_d_ok(const struct bt_place_view *view, uint32_t d);
@@ -34,8 +55,17 @@ bool place_p_useful(const struct bt_place_view *view, uint32_t p);
 /* False: no prefill worker at all, requests are served by one worker. */
 bool place_has_pool(const struct bt_place_view *view);
 
-/* The best and the second best feasible pair by `total, fewer bytes, least
- * loaded d, lowest ids`, and how many feasible pairs there are. */
+/* Order of candidates: by total, then ids; or by total, then fewer bytes, then
+ * least loaded d, then ids. */
+enum place_order { PLACE_ORDER_IDS, PLACE_ORDER_LOAD };
+
+/* The first max feasible pairs in this order, and how many there are in all.
+ * out beyond the count of pairs stays untouched. */
+size_t place_scan_all(const struct bt_place_view *view, enum place_order order,
+                      struct bt_place_candidate *out, size_t max);
+
+/* The best and the second best pair by PLACE_ORDER_LOAD (place_none() where
+ * there is none), and how many feasible pairs there are. */
 struct place_scan {
     struct bt_place_candidate best, second;
     uint32_t feasible;

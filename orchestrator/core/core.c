@@ -56,11 +56,21 @@ static bool config_is_sane(const struct bt_core_config *c)
            durations_are_sane(c) && parts_are_sane(c);
 }
 
+static uint64_t rate_of(const void *arg, uint32_t p, uint32_t d)
+{
+    const struct bt_core_config *c = arg;
+
+    return c->links[(size_t)p * c->worker_count + d].model.rate_bytes_per_s;
+}
+
+/* The configuration must outlive the ledger: the core's own copy. */
 static struct bt_ledger_limits ledger_limits(const struct bt_core_config *c)
 {
     struct bt_ledger_limits limits = {
         .workers_max = c->worker_count,
         .requests_max = c->requests_max,
+        .rate = rate_of,
+        .rate_arg = c,
     };
 
     return limits;
@@ -91,16 +101,20 @@ size_t bt_core_bytes(const struct bt_core_config *config)
     struct bt_ledger_limits ledger = ledger_limits(config);
     struct bt_prefix_index_limits index = index_limits(config);
     size_t n = config->worker_count, requests = config->requests_max;
-    size_t sum = 0;
+    size_t pairs = core_view_pairs(config), sum = 0;
 
     sum = add_need(sum, 1, sizeof(struct bt_core));
     sum = add_need(sum, n, sizeof(struct bt_core_worker_config));
     sum = add_need(sum, n, sizeof(struct worker));
-    sum = add_need(sum, n * n, sizeof(int64_t));
+    sum = add_need(sum, n, sizeof(size_t));
+    sum = add_need(sum, n, sizeof(uint32_t));
+    sum = add_need(sum, pairs, sizeof(int64_t));
     sum = add_need(sum, requests, sizeof(struct request));
     sum = add_need(sum, requests, sizeof(uint32_t));
     sum = add_need(sum, n, sizeof(struct bt_place_worker));
-    sum = add_need(sum, n * n, sizeof(struct bt_place_link));
+    sum = add_need(sum, pairs, sizeof(struct bt_place_link));
+    sum = add_need(sum, 1, sizeof(struct view_marks));
+    sum = add_need(sum, requests, sizeof(size_t));
     sum = add_need(sum, requests, sizeof(uint64_t));
     sum = add_need(sum, n, sizeof(uint32_t));
     for (int i = 0; i < 3; i++)
@@ -109,36 +123,51 @@ size_t bt_core_bytes(const struct bt_core_config *config)
     return add_need(sum, 1, bt_prefix_index_bytes(&index));
 }
 
-static bool take_memory(struct bt_core *core, struct bt_arena *arena,
-                        const struct bt_core_config *config)
+static bool take_scratch(struct bt_core *core, struct bt_arena *arena)
 {
+    size_t n = core->config.worker_count, requests = core->config.requests_max;
+
+    core->view_workers =
+        bt_arena_take(arena, n, sizeof(struct bt_place_worker));
+    core->view_links = bt_arena_take(arena, core_view_pairs(&core->config),
+                                     sizeof(struct bt_place_link));
+    core->view_marks = bt_arena_take(arena, 1, sizeof(struct view_marks));
+    core->flows = bt_arena_take(arena, requests, sizeof(uint64_t));
+    core->depths = bt_arena_take(arena, n, sizeof(uint32_t));
+    core->marks = bt_arena_take(arena, n, 1);
+    core->tiers_p = bt_arena_take(arena, n, 1);
+    core->tiers_d = bt_arena_take(arena, n, 1);
+    if (core->view_marks == NULL)
+        return false;
+    core->view_marks->busy = bt_arena_take(arena, requests, sizeof(size_t));
+    return core->view_workers != NULL && core->view_links != NULL &&
+           core->view_marks->busy != NULL && core->flows != NULL &&
+           core->depths != NULL && core->marks != NULL &&
+           core->tiers_p != NULL && core->tiers_d != NULL;
+}
+
+static bool take_memory(struct bt_core *core, struct bt_arena *arena)
+{
+    const struct bt_core_config *config = &core->config;
     struct bt_ledger_limits ledger = ledger_limits(config);
     struct bt_prefix_index_limits index = index_limits(config);
     size_t n = config->worker_count, requests = config->requests_max;
 
     core->worker_configs = bt_arena_take(arena, n, sizeof(*config->workers));
     core->workers = bt_arena_take(arena, n, sizeof(struct worker));
-    core->pair_suspect_until_ns = bt_arena_take(arena, n * n, sizeof(int64_t));
+    core->link_row = bt_arena_take(arena, n, sizeof(size_t));
+    core->link_column = bt_arena_take(arena, n, sizeof(uint32_t));
+    core->pair_suspect_until_ns =
+        bt_arena_take(arena, core_view_pairs(config), sizeof(int64_t));
     core->requests = bt_arena_take(arena, requests, sizeof(struct request));
     core->free_slots = bt_arena_take(arena, requests, sizeof(uint32_t));
-    core->view_workers =
-        bt_arena_take(arena, n, sizeof(struct bt_place_worker));
-    core->view_links =
-        bt_arena_take(arena, n * n, sizeof(struct bt_place_link));
-    core->flows = bt_arena_take(arena, requests, sizeof(uint64_t));
-    core->depths = bt_arena_take(arena, n, sizeof(uint32_t));
-    core->marks = bt_arena_take(arena, n, 1);
-    core->tiers_p = bt_arena_take(arena, n, 1);
-    core->tiers_d = bt_arena_take(arena, n, 1);
     core->ledger = bt_ledger_init(arena, &ledger);
     core->index = bt_prefix_index_init(arena, &index);
     return core->worker_configs != NULL && core->workers != NULL &&
+           core->link_row != NULL && core->link_column != NULL &&
            core->pair_suspect_until_ns != NULL && core->requests != NULL &&
-           core->free_slots != NULL && core->view_workers != NULL &&
-           core->view_links != NULL && core->flows != NULL &&
-           core->depths != NULL && core->marks != NULL &&
-           core->tiers_p != NULL && core->tiers_d != NULL &&
-           core->ledger != NULL && core->index != NULL;
+           core->free_slots != NULL && core->ledger != NULL &&
+           core->index != NULL && take_scratch(core, arena);
 }
 
 static void start_workers(struct bt_core *core)
@@ -150,17 +179,7 @@ static void start_workers(struct bt_core *core)
         core->workers[i].stream = BT_STREAM_ABSENT;
     }
     core->config.workers = core->worker_configs;
-    for (uint32_t p = 0; p < core->config.worker_count; p++) {
-        for (uint32_t d = 0; d < core->config.worker_count; d++) {
-            size_t at = (size_t)p * core->config.worker_count + d;
-
-            core->view_links[at].model = &core->config.links[at].model;
-            core->view_links[at].class_index =
-                core->config.links[at].class_index;
-            bt_ledger_set_rate(core->ledger, p, d,
-                               core->config.links[at].model.rate_bytes_per_s);
-        }
-    }
+    core_view_start(core);
 }
 
 struct bt_core *bt_core_init(struct bt_arena *arena,
@@ -174,7 +193,7 @@ struct bt_core *bt_core_init(struct bt_arena *arena,
     if (core == NULL)
         return NULL;
     core->config = *config;
-    if (!take_memory(core, arena, config))
+    if (!take_memory(core, arena))
         return NULL;
     start_workers(core);
     for (uint32_t i = 0; i < config->requests_max; i++)

@@ -77,11 +77,23 @@ struct retry_budget {
     int64_t window_start_ns;
 };
 
+/* What view_links shows beside idle links: reset by the next build. Behind a
+ * pointer, so that a copy of the core's head shares it. */
+struct view_marks {
+    size_t *busy; /* positions in view_links with flows, requests_max */
+    size_t busy_count;
+    bool closed; /* some links are shown without a rate */
+    struct bt_place_bounds bounds;
+    bool bounded; /* bounds hold for every pair; only flows_max changes */
+};
+
 struct bt_core {
     struct bt_core_config config;
     struct bt_core_worker_config *worker_configs;
     struct worker *workers;
-    int64_t *pair_suspect_until_ns; /* [p * worker_count + d] */
+    size_t *link_row;               /* of p; 0 when it never prefills */
+    uint32_t *link_column;          /* of d; 0 when it never decodes */
+    int64_t *pair_suspect_until_ns; /* [core_pair_at(p, d)] */
     int64_t any_pair_suspect_until_ns;
     struct request *requests;
     uint32_t *free_slots; /* ring, first in first out */
@@ -96,7 +108,8 @@ struct bt_core {
     int64_t now_ns;
     /* scratch of one placement */
     struct bt_place_worker *view_workers;
-    struct bt_place_link *view_links;
+    struct bt_place_link *view_links; /* [core_pair_at(p, d)] */
+    struct view_marks *view_marks;
     uint64_t *flows; /* requests_max: each request has one transfer at most */
     uint32_t *depths;
     unsigned char *marks, *tiers_p, *tiers_d;
@@ -148,11 +161,33 @@ struct eligible core_eligible_mark(const struct bt_core *core,
 bool core_decode_may_ever_fit(const struct bt_core *core,
                               const struct place_query *q);
 
+/* Tables of pairs have a row for each worker that may prefill and a column for
+ * each that may decode. Other pairs have no place in them. */
+static inline bool core_roles_allow(const struct bt_core *core, uint32_t p,
+                                    uint32_t d)
+{
+    return (core->worker_configs[p].roles & BT_ROLE_PREFILL) != 0 &&
+           (core->worker_configs[d].roles & BT_ROLE_DECODE) != 0;
+}
+
+static inline size_t core_pair_at(const struct bt_core *core, uint32_t p,
+                                  uint32_t d)
+{
+    return core->link_row[p] + core->link_column[d];
+}
+
+/* view_links.c: fill before bounds, both with fresh marks. */
+size_t core_view_pairs(const struct bt_core_config *config);
+void core_view_start(struct bt_core *core);
+void core_view_links_fill(const struct bt_core *core);
+const struct bt_place_bounds *
+core_view_links_bounds(const struct bt_core *core);
+void core_view_avoid_suspect_pairs(const struct bt_core *core,
+                                   const struct bt_place_view *view);
+
 /* view.c: marks must be fresh. */
 void core_view_build(const struct bt_core *core, const struct place_query *q,
                      struct bt_place_view *view_out);
-void core_view_avoid_suspect_pairs(const struct bt_core *core,
-                                   const struct bt_place_view *view);
 enum bt_stream_state core_view_worst_stream(const struct bt_core *core);
 
 /* placing.c: choose and book, or BT_NO_WORKER with nothing booked. */

@@ -179,7 +179,7 @@ static void first_token(struct bt_core *core, struct request *r)
     r->handoff_held = false;
     core_worker_succeeded(core, r->d, r->sent_ns);
     bt_ledger_prefill_done(core->ledger, &r->booking, core->now_ns);
-    bt_ledger_transfer_done(core->ledger, &r->booking);
+    bt_ledger_transfer_done(core->ledger, &r->booking, core->now_ns);
     if (r->state == BT_REQUEST_HANDING_OFF)
         core_request_move(core, r, BT_REQUEST_DECODING);
 }

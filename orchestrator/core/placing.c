@@ -8,9 +8,6 @@
 #include "baton/base/units.h"
 #include <assert.h>
 
-/* Fleets with more feasible pairs record the chosen candidate only. */
-#define CANDIDATE_PAIRS_MAX 1024u
-
 /* A cost that a model cannot state is booked as this, to keep sums sane. */
 #define BOOKED_COST_MAX (3600 * BT_NS_PER_S)
 
@@ -180,16 +177,13 @@ static bool same_pair(const struct bt_place_candidate *a,
     return a->p == b->p && a->d == b->d;
 }
 
-/* The best candidates, and the chosen one whatever its rank. A second pass over
- * the pairs, so only where there are few enough of them. */
+/* The best candidates, and the chosen one whatever its rank. */
 static void keep_candidates(struct request *r, const struct bt_place_view *view,
                             const struct bt_placement *placement)
 {
     struct bt_decision *record = &r->record;
-    size_t n = 0;
+    size_t n = bt_place_table(view, record->candidates, BT_CANDIDATES_KEPT);
 
-    if (placement->considered <= CANDIDATE_PAIRS_MAX)
-        n = bt_place_table(view, record->candidates, BT_CANDIDATES_KEPT);
     if (n > BT_CANDIDATES_KEPT)
         n = BT_CANDIDATES_KEPT;
     for (size_t i = 0; i < n; i++)

@@ -1,7 +1,7 @@
 /* Builds what a policy decides on, from registry, own ledger and prefix index.
  * Every worker is in the view at the position of its slot; those that may not
  * be chosen have prefill_ok and decode_ok false. Scratch arrays belong to the
- * core and live until the next build.
+ * core and live until the next build; the links are view_links.c's.
  *
  * When d has room (absolute): at once if a slot and the KV tokens are free.
  * Else `excess` of its running requests must end first. A full batch of
@@ -99,43 +99,6 @@ static void fill_worker(const struct bt_core *core, const struct place_query *q,
         out->prefill_free_ns = core->now_ns;
 }
 
-static bool worker_has_transfers(const struct bt_core *core, uint32_t slot)
-{
-    struct bt_ledger_worker booked;
-
-    bt_ledger_worker_get(core->ledger, slot, &booked);
-    return booked.transfers != 0;
-}
-
-/* Flows of the pairs that may be chosen; rows of other p stay as they were,
- * nobody looks at them. A request has one transfer at most, so requests_max
- * entries are enough for all pairs together. */
-static void fill_links(const struct bt_core *core)
-{
-    uint32_t n = core->config.worker_count;
-    size_t used = 0, max = core->config.requests_max;
-
-    for (uint32_t p = 0; p < n; p++) {
-        bool busy = worker_has_transfers(core, p);
-
-        if ((core->marks[p] & BT_ROLE_PREFILL) == 0)
-            continue;
-        for (uint32_t d = 0; d < n; d++) {
-            size_t at = (size_t)p * n + d;
-            struct bt_place_link *link = &core->view_links[at];
-
-            link->model = &core->config.links[at].model;
-            link->flows = 0;
-            link->left = core->flows + used;
-            if (!busy || (core->marks[d] & BT_ROLE_DECODE) == 0)
-                continue;
-            link->flows = bt_ledger_flows(core->ledger, p, d, core->now_ns,
-                                          core->flows + used, max - used);
-            used += link->flows;
-        }
-    }
-}
-
 static void match_prefix(const struct bt_core *core,
                          const struct place_query *q)
 {
@@ -166,7 +129,7 @@ void core_view_build(const struct bt_core *core, const struct place_query *q,
     match_prefix(core, q);
     for (uint32_t i = 0; i < n; i++)
         fill_worker(core, q, i, &core->view_workers[i]);
-    fill_links(core);
+    core_view_links_fill(core);
     *view_out = (struct bt_place_view){
         .now_ns = core->now_ns,
         .prompt_tokens = q->prompt_tokens,
@@ -177,46 +140,10 @@ void core_view_build(const struct bt_core *core, const struct place_query *q,
         .worker_count = n,
         .links = core->view_links,
         .overlap_known = q->tokens_known && any_stream(core),
+        .bounds = core_view_links_bounds(core),
+        .link_row = core->link_row,
+        .link_column = core->link_column,
     };
-}
-
-static bool pair_is_open(const struct bt_place_view *view, uint32_t p,
-                         uint32_t d)
-{
-    const struct bt_place_link *link =
-        &view->links[(size_t)p * view->worker_count + d];
-
-    return view->workers[p].prefill_ok && view->workers[d].decode_ok &&
-           (p == d || link->model->rate_bytes_per_s > 0);
-}
-
-/* Suspect pairs get a link without a rate, which makes them infeasible, unless
- * there is nothing else to take. */
-void core_view_avoid_suspect_pairs(const struct bt_core *core,
-                                   const struct bt_place_view *view)
-{
-    static const struct bt_link_model closed = {0, 0, 0};
-    uint32_t n = view->worker_count;
-    size_t suspects = 0, others = 0;
-
-    if (core->any_pair_suspect_until_ns <= core->now_ns)
-        return;
-    for (size_t at = 0; at < (size_t)n * n; at++) {
-        uint32_t p = (uint32_t)(at / n), d = (uint32_t)(at % n);
-
-        if (!pair_is_open(view, p, d))
-            continue;
-        if (core_pair_is_suspect(core, p, d))
-            suspects++;
-        else
-            others++;
-    }
-    if (suspects == 0 || others == 0)
-        return;
-    for (size_t at = 0; at < (size_t)n * n; at++) {
-        if (core->pair_suspect_until_ns[at] > core->now_ns)
-            core->view_links[at].model = &closed;
-    }
 }
 
 static int badness(enum bt_stream_state state)

@@ -66,17 +66,16 @@ void core_pair_suspect(struct bt_core *core, struct bt_worker_id p,
 
     if (!core_worker_is_current(core, p) || !core_worker_is_current(core, d))
         return;
-    at = (size_t)bt_worker_slot(p) * core->config.worker_count +
-         bt_worker_slot(d);
+    assert(core_roles_allow(core, bt_worker_slot(p), bt_worker_slot(d)));
+    at = core_pair_at(core, bt_worker_slot(p), bt_worker_slot(d));
     core->pair_suspect_until_ns[at] = core->now_ns + core->config.suspect_ns;
     core->any_pair_suspect_until_ns = core->pair_suspect_until_ns[at];
 }
 
 bool core_pair_is_suspect(const struct bt_core *core, uint32_t p, uint32_t d)
 {
-    size_t at = (size_t)p * core->config.worker_count + d;
-
-    return core->pair_suspect_until_ns[at] > core->now_ns;
+    return core_roles_allow(core, p, d) &&
+           core->pair_suspect_until_ns[core_pair_at(core, p, d)] > core->now_ns;
 }
 
 static void start_generation(struct bt_core *core, uint32_t slot)
@@ -94,8 +93,10 @@ static void start_generation(struct bt_core *core, uint32_t slot)
     w->stats_at_ns = 0;
     bt_prefix_index_drop_worker(core->index, slot);
     for (uint32_t i = 0; i < n; i++) {
-        core->pair_suspect_until_ns[(size_t)slot * n + i] = 0;
-        core->pair_suspect_until_ns[(size_t)i * n + slot] = 0;
+        if (core_roles_allow(core, slot, i))
+            core->pair_suspect_until_ns[core_pair_at(core, slot, i)] = 0;
+        if (core_roles_allow(core, i, slot))
+            core->pair_suspect_until_ns[core_pair_at(core, i, slot)] = 0;
     }
 }
 

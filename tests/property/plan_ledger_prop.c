@@ -81,8 +81,40 @@ static void check_free(const struct bt_ledger *l, uint32_t w, int64_t now)
     assert_true(got.prefill_free_ns >= now + all - head);
 }
 
+static uint64_t seen_hash; /* of every look at the flows */
+
+/* Live flows, by a walk over the busy pairs; each pair once. */
+static size_t walked(const struct bt_ledger *l, int64_t now)
+{
+    bool met[WORKERS][WORKERS] = {{false}};
+    uint32_t at = 0, p, d;
+    size_t all = 0;
+
+    while ((at = bt_ledger_busy(l, at, &p, &d)) != 0) {
+        uint64_t left[REQUESTS];
+
+        assert_false(met[p][d]);
+        met[p][d] = true;
+        all += bt_ledger_busy_flows(l, at, now, left, REQUESTS);
+    }
+    return all;
+}
+
+/* Looks at times to come: they must leave no trace. */
+static void look_ahead(const struct bt_ledger *l, int64_t now)
+{
+    uint64_t left[REQUESTS];
+
+    for (uint32_t p = 0; p < WORKERS; p++)
+        for (uint32_t d = 0; d < WORKERS; d++)
+            (void)bt_ledger_flows(l, p, d, now + 7777 * (p + 1), left,
+                                  REQUESTS);
+}
+
 static void check_flows(const struct bt_ledger *l, int64_t now)
 {
+    size_t all = 0;
+
     for (uint32_t p = 0; p < WORKERS; p++) {
         for (uint32_t d = 0; d < WORKERS; d++) {
             uint64_t left[REQUESTS], sum = 0, booked = 0;
@@ -101,8 +133,11 @@ static void check_flows(const struct bt_ledger *l, int64_t now)
             }
             assert_true(n <= held);
             assert_true(sum <= booked);
+            seen_hash = bt_mix64(seen_hash ^ sum ^ (uint64_t)n << 48);
+            all += n;
         }
     }
+    assert_int_equal(all, walked(l, now));
 }
 
 static void book(struct bt_ledger *l, struct bt_rng *rng, uint32_t i,
@@ -130,7 +165,7 @@ static void release(struct bt_ledger *l, struct bt_rng *rng, uint32_t i,
         bt_ledger_prefill_done(l, b, now);
         break;
     case 1:
-        bt_ledger_transfer_done(l, b);
+        bt_ledger_transfer_done(l, b, now);
         break;
     case 2:
         bt_ledger_decode_done(l, b);
@@ -144,10 +179,17 @@ static void release(struct bt_ledger *l, struct bt_rng *rng, uint32_t i,
     requests[i].used = b->prefill_held || b->transfer_held || b->decode_held;
 }
 
-static void random_life(void **state)
+/* 0 is unknown. */
+static uint64_t rate_of(const void *arg, uint32_t p, uint32_t d)
 {
-    const struct bt_ledger_limits limits = {.workers_max = WORKERS,
-                                            .requests_max = REQUESTS};
+    (void)arg;
+    return p == 0 ? 0 : 1000000000ULL * d;
+}
+
+static void live(bool ahead)
+{
+    const struct bt_ledger_limits limits = {
+        .workers_max = WORKERS, .requests_max = REQUESTS, .rate = rate_of};
     const uint64_t seed = 77001;
     size_t bytes = bt_ledger_bytes(&limits);
     void *memory = calloc(1, bytes);
@@ -156,15 +198,13 @@ static void random_life(void **state)
     struct bt_rng rng;
     int64_t now = 0;
 
-    (void)state;
+    seen_hash = 0;
+    memset(requests, 0, sizeof(requests));
     print_message("seed %llu\n", (unsigned long long)seed);
     assert_non_null(memory);
     bt_arena_init(&arena, memory, bytes);
     l = bt_ledger_init(&arena, &limits);
     assert_non_null(l);
-    for (uint32_t p = 0; p < WORKERS; p++)
-        for (uint32_t d = 0; d < WORKERS; d++)
-            bt_ledger_set_rate(l, p, d, p == 0 ? 0 : 1000000000ULL * d);
     bt_rng_seed(&rng, seed);
     for (uint32_t n = 0; n < OPS; n++) {
         uint32_t i = (uint32_t)bt_rng_below(&rng, REQUESTS);
@@ -175,6 +215,8 @@ static void random_life(void **state)
         else
             book(l, &rng, i, now);
         recount(l);
+        if (ahead)
+            look_ahead(l, now);
         check_flows(l, now);
     }
     for (uint32_t i = 0; i < REQUESTS; i++)
@@ -182,6 +224,17 @@ static void random_life(void **state)
     recount(l);
     assert_true(bt_ledger_is_empty(l));
     free(memory);
+}
+
+static void random_life(void **state)
+{
+    uint64_t plain;
+
+    (void)state;
+    live(false);
+    plain = seen_hash;
+    live(true);
+    assert_true(seen_hash == plain);
 }
 
 int main(void)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WORKERS_MAX 80 /* more than one chunk of the scan */
@@ -243,12 +244,254 @@ static void transfers_are_bounded(void **state)
     }
 }
 
+/* ---- one pass with bounds, against every pair by itself ---- */
+
+#define TABLE_MAX 16u
+
+static struct bt_place_candidate all_pairs[WORKERS_MAX * WORKERS_MAX];
+
+static int by_total_then_ids(const void *a, const void *b)
+{
+    const struct bt_place_candidate *x = a, *y = b;
+
+    if (x->terms.total_ns != y->terms.total_ns)
+        return x->terms.total_ns < y->terms.total_ns ? -1 : 1;
+    if (x->p != y->p)
+        return x->p < y->p ? -1 : 1;
+    return (x->d > y->d) - (x->d < y->d);
+}
+
+/* Every feasible pair, sorted: ids grow with the position here. */
+static size_t sorted_pairs(const struct bt_place_view *v)
+{
+    uint32_t feasible;
+    size_t n = 0;
+    bool pool = false;
+
+    (void)brute(v, &feasible);
+    for (uint32_t p = 0; p < v->worker_count; p++)
+        pool |= workers[p].prefill_ok && (workers[p].roles & BT_ROLE_PREFILL) &&
+                workers[p].model != NULL &&
+                (workers[p].kv_capacity_tokens == 0 ||
+                 workers[p].kv_capacity_tokens >= v->prompt_tokens);
+    for (uint32_t p = 0; p < (pool ? v->worker_count : 1); p++)
+        for (uint32_t d = 0; d < v->worker_count; d++) {
+            struct bt_place_candidate *c = &all_pairs[n];
+
+            c->p = pool ? p : BT_PLACE_NONE;
+            c->d = d;
+            bt_place_terms(v, c->p, d, &c->terms);
+            n += c->terms.total_ns < BT_COST_INFINITE;
+        }
+    assert_int_equal(n, feasible);
+    qsort(all_pairs, n, sizeof(all_pairs[0]), by_total_then_ids);
+    return n;
+}
+
+/* Bounds that hold for every pair p != d of the view, as tight as can be. */
+static bool bounds_of(const struct bt_place_view *v, struct bt_place_bounds *b)
+{
+    bool usable = true;
+
+    *b = (struct bt_place_bounds){.rate_min = UINT64_MAX,
+                                  .setup_min_ns = INT64_MAX,
+                                  .descriptor_min_ns = INT64_MAX};
+    for (uint32_t i = 0; i < v->worker_count * v->worker_count; i++) {
+        const struct bt_link_model *m = links[i].model;
+
+        if (i / v->worker_count == i % v->worker_count)
+            continue;
+        usable = usable && m->rate_bytes_per_s > 0;
+        if (m->rate_bytes_per_s < b->rate_min)
+            b->rate_min = m->rate_bytes_per_s;
+        if (m->rate_bytes_per_s > b->rate_max)
+            b->rate_max = m->rate_bytes_per_s;
+        if (m->setup_ns < b->setup_min_ns)
+            b->setup_min_ns = m->setup_ns;
+        if (m->setup_ns > b->setup_max_ns)
+            b->setup_max_ns = m->setup_ns;
+        if (m->per_descriptor_ns < b->descriptor_min_ns)
+            b->descriptor_min_ns = m->per_descriptor_ns;
+        if (m->per_descriptor_ns > b->descriptor_max_ns)
+            b->descriptor_max_ns = m->per_descriptor_ns;
+        if (links[i].flows > b->flows_max)
+            b->flows_max = links[i].flows;
+    }
+    return usable && v->worker_count > 1;
+}
+
+/* Some links alike, loads and overlaps in few steps: many equal totals. */
+static void coarsen(struct bt_rng *rng, const struct bt_place_view *v)
+{
+    bool alike = below(rng, 2) != 0, rated = below(rng, 4) != 0;
+
+    for (uint32_t i = 0; i < v->worker_count; i++) {
+        workers[i].overlap_tokens -= workers[i].overlap_tokens % 4096;
+        workers[i].prefill_free_ns = v->now_ns + below(rng, 3) * 100000000;
+        workers[i].decode_free_ns = v->now_ns + below(rng, 2) * 400000000;
+        workers[i].decode_requests = 8;
+        workers[i].model = &models[0];
+    }
+    for (uint32_t i = 0; i < v->worker_count * v->worker_count; i++) {
+        if (alike)
+            link_models[i] = link_models[0];
+        if (rated && link_models[i].rate_bytes_per_s == 0)
+            link_models[i].rate_bytes_per_s = 12000000000ULL;
+        if (alike)
+            links[i].flows = 0;
+    }
+}
+
+static void check_table(const struct bt_place_view *v, size_t n)
+{
+    static struct bt_place_candidate table[TABLE_MAX];
+
+    for (size_t max = 0; max <= TABLE_MAX; max = max * 2 + 1) {
+        size_t kept = n < max ? n : max;
+
+        memset(table, 0xee, sizeof(table));
+        assert_int_equal(bt_place_table(v, table, max), n);
+        for (size_t i = 0; i < kept; i++) {
+            assert_int_equal(table[i].p, all_pairs[i].p);
+            assert_int_equal(table[i].d, all_pairs[i].d);
+            assert_memory_equal(&table[i].terms, &all_pairs[i].terms,
+                                sizeof(table[i].terms));
+        }
+        if (kept < TABLE_MAX)
+            assert_int_equal(table[kept].p, 0xeeeeeeeeu);
+    }
+}
+
+static void one_pass_finds_the_same(void **state)
+{
+    struct bt_rng rng;
+    struct bt_place_bounds bounds;
+    unsigned int bounded = 0;
+    const uint64_t seed = 60661;
+
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    bt_rng_seed(&rng, seed);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint32_t n = i % 100 == 0 ? WORKERS_MAX : 1 + (uint32_t)below(&rng, 12);
+        struct bt_place_view v = random_view(&rng, n), w;
+
+        if (below(&rng, 3))
+            coarsen(&rng, &v);
+        w = v;
+        if (bounds_of(&v, &bounds))
+            w.bounds = &bounds;
+        bounded += w.bounds != NULL;
+        check_table(&v, sorted_pairs(&v));
+        check_table(&w, sorted_pairs(&v));
+        for (size_t k = 0; bt_policy_at(k) != NULL; k++) {
+            struct bt_policy_state s, t;
+            struct bt_placement a = {0}, b = {0};
+
+            bt_policy_state_init(&s, seed + (uint64_t)i);
+            t = s;
+            assert_int_equal(bt_policy_at(k)->place(&s, &v, &a),
+                             bt_policy_at(k)->place(&t, &w, &b));
+            assert_memory_equal(&a, &b, sizeof(a));
+            assert_memory_equal(&s, &t, sizeof(s));
+        }
+    }
+    assert_true(bounded > ROUNDS / 10);
+}
+
+/* ---- joint beside the naive rule, with the same draw ---- */
+
+static void joint_never_hurts(void **state)
+{
+    const struct bt_policy *naive = bt_policy_find("prefix_load");
+    const struct bt_policy *joint = bt_policy_find("joint");
+    struct bt_rng rng;
+    unsigned int better = 0, same = 0;
+    const uint64_t seed = 1357;
+
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    bt_rng_seed(&rng, seed);
+    for (int i = 0; i < ROUNDS * 3; i++) {
+        struct bt_place_view v =
+            random_view(&rng, 1 + (uint32_t)below(&rng, 9));
+        struct bt_policy_state s, t;
+        struct bt_placement a, b;
+        enum bt_status status;
+
+        if (below(&rng, 2))
+            coarsen(&rng, &v);
+        bt_policy_state_init(&s, bt_rng_u64(&rng));
+        t = s;
+        status = naive->place(&s, &v, &a);
+        assert_int_equal(status, joint->place(&t, &v, &b));
+        if (status != BT_OK)
+            continue;
+        assert_memory_equal(&s, &t, sizeof(s));
+        assert_int_equal(a.chosen.p, b.baseline.p);
+        assert_int_equal(a.chosen.d, b.baseline.d);
+        assert_true(b.chosen.terms.total_ns <= a.chosen.terms.total_ns);
+        if (b.chosen.p != a.chosen.p || b.chosen.d != a.chosen.d) {
+            assert_true(b.chosen.terms.total_ns < a.chosen.terms.total_ns);
+            better++;
+        } else {
+            same++;
+        }
+    }
+    assert_true(better > 100 && same > 100);
+}
+
+/* Equal workers on equal fast links: whatever the draw, the same pair. */
+static void joint_ties_on_a_flat_fleet(void **state)
+{
+    const struct bt_policy *naive = bt_policy_find("prefix_load");
+    const struct bt_policy *joint = bt_policy_find("joint");
+    struct bt_rng rng;
+    const uint64_t seed = 2468;
+
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    bt_rng_seed(&rng, seed);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint32_t n = 2 + (uint32_t)below(&rng, 20);
+        uint32_t pool = 1 + (uint32_t)below(&rng, n - 1);
+        struct bt_place_view v = random_view(&rng, n);
+        struct bt_place_worker like = workers[0];
+        struct bt_policy_state s, t;
+        struct bt_placement a, b;
+
+        like.kv_capacity_tokens = 0;
+        like.model = &models[0];
+        v.kv_bytes_per_token = 160000;
+        for (uint32_t w = 0; w < n; w++) {
+            workers[w] = like;
+            workers[w].id = bt_worker_id_make(w, 1);
+            workers[w].roles = w < pool ? BT_ROLE_PREFILL : BT_ROLE_DECODE;
+            workers[w].prefill_ok = w < pool;
+            workers[w].decode_ok = w >= pool;
+        }
+        for (uint32_t l = 0; l < n * n; l++) {
+            link_models[l] = (struct bt_link_model){50000000000ULL, 10000, 100};
+            links[l].flows = 0;
+        }
+        bt_policy_state_init(&s, bt_rng_u64(&rng));
+        t = s;
+        assert_int_equal(naive->place(&s, &v, &a), BT_OK);
+        assert_int_equal(joint->place(&t, &v, &b), BT_OK);
+        assert_int_equal(a.chosen.p, b.chosen.p);
+        assert_int_equal(a.chosen.d, b.chosen.d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(policies_choose_feasible_pairs),
         cmocka_unit_test(terms_are_monotonic),
         cmocka_unit_test(transfers_are_bounded),
+        cmocka_unit_test(one_pass_finds_the_same),
+        cmocka_unit_test(joint_never_hurts),
+        cmocka_unit_test(joint_ties_on_a_flat_fleet),
     };
 
     bt_compute_preset("h100-8b-tp1", &models[0]);

@@ -4,7 +4,8 @@
  *
  *   argv[1]  a seed: runs that world alone (default: SEEDS worlds from 1)
  *
- * The same seed run twice must give the same XXH3 hash of all effects. */
+ * The same seed run twice must give the same XXH3 hash of all effects, and so
+ * must a run with what-if questions in between, of times to come as well. */
 #include "baton/base/rng.h"
 #include "baton/orchestrator/core.h"
 #include "baton/planner/block_hash.h"
@@ -552,15 +553,35 @@ static void run_dry(struct world *w)
     }
 }
 
-static uint64_t run_world(uint64_t seed, uint64_t sums[BT_EV_DECODE_DONE + 1])
+/* Choices of its own: the world's are the same with and without. */
+static void explain(const struct world *w, struct bt_rng *rng)
+{
+    struct bt_place_candidate table[8];
+    struct bt_placement placement;
+    int64_t ahead_ns = (int64_t)bt_rng_below(rng, 3000) * MS;
+
+    (void)bt_core_explain(
+        w->core, w->now_ns + ahead_ns, (uint32_t)bt_rng_below(rng, 3),
+        (uint32_t)bt_rng_below(rng, 3000), bt_rng_below(rng, 4) ? keys : NULL,
+        bt_rng_below(rng, BLOCKS + 1), 50, &placement, table,
+        bt_rng_below(rng, 9));
+}
+
+static uint64_t run_world(uint64_t seed, uint64_t sums[BT_EV_DECODE_DONE + 1],
+                          bool explains)
 {
     struct world *w = malloc(sizeof(*w));
+    struct bt_rng asking;
     uint64_t hash;
 
     assert_non_null(w);
     start(w, seed);
-    for (uint32_t i = 0; i < EVENTS && w->asked < COOKIES - 1; i++)
+    bt_rng_seed(&asking, seed);
+    for (uint32_t i = 0; i < EVENTS && w->asked < COOKIES - 1; i++) {
         random_event(w);
+        if (explains && bt_rng_below(&asking, 2))
+            explain(w, &asking);
+    }
     run_dry(w);
     total_events += w->events;
     for (int i = 0; i <= BT_EV_DECODE_DONE; i++)
@@ -582,7 +603,7 @@ static void test_random_worlds(void **state)
     for (uint64_t seed = first; seed <= last; seed++) {
         printf("core_random: seed %llu\n", (unsigned long long)seed);
         fflush(stdout);
-        (void)run_world(seed, sums);
+        (void)run_world(seed, sums, false);
     }
     printf("core_random: %llu events\n", (unsigned long long)total_events);
     if (only_seed == 0) {
@@ -600,13 +621,27 @@ static void test_same_seed_same_effects(void **state)
 
     (void)state;
     for (uint64_t seed = first; seed < first + 4; seed++) {
-        uint64_t hash = run_world(seed, sums);
+        uint64_t hash = run_world(seed, sums, false);
 
         printf("core_random: seed %llu hash %016llx\n",
                (unsigned long long)seed, (unsigned long long)hash);
-        assert_true(hash == run_world(seed, sums));
+        assert_true(hash == run_world(seed, sums, false));
     }
-    assert_true(run_world(first, sums) != run_world(first + 1, sums));
+    assert_true(run_world(first, sums, false) !=
+                run_world(first + 1, sums, false));
+}
+
+static void test_explain_leaves_no_trace(void **state)
+{
+    uint64_t sums[BT_EV_DECODE_DONE + 1] = {0};
+    uint64_t first = only_seed != 0 ? only_seed : 1;
+
+    (void)state;
+    for (uint64_t seed = first; seed < first + 8; seed++) {
+        printf("core_random: seed %llu\n", (unsigned long long)seed);
+        assert_true(run_world(seed, sums, false) ==
+                    run_world(seed, sums, true));
+    }
 }
 
 int main(int argc, char **argv)
@@ -614,6 +649,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_worlds),
         cmocka_unit_test(test_same_seed_same_effects),
+        cmocka_unit_test(test_explain_leaves_no_trace),
     };
 
     for (uint32_t i = 0; i < BLOCKS * 16; i++)

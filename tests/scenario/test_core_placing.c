@@ -425,6 +425,32 @@ static void test_names(void **state)
                     3);
 }
 
+/* Tables of pairs leave out those that no role allows: 1,000 + 1,000 workers
+ * need less than 48 bytes for each of the million pairs. */
+static void test_memory_of_a_large_fleet(void **state)
+{
+    static struct bt_core_worker_config workers[2000];
+    struct bt_core_link_config link = {.class_index = 0};
+    struct bt_core_model_config model = {.block_tokens = 16};
+    struct bt_core_config config = {.workers = workers,
+                                    .worker_count = 2,
+                                    .links = &link,
+                                    .models = &model,
+                                    .model_count = 1,
+                                    .requests_max = 16,
+                                    .index_blocks_max = 16,
+                                    .index_holdings_max = 16};
+    size_t small;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2000; i++)
+        workers[i].roles = i % 2 != 0 ? BT_ROLE_PREFILL : BT_ROLE_DECODE;
+    small = bt_core_bytes(&config);
+    config.worker_count = 2000;
+    assert_true(bt_core_bytes(&config) - small < 48000000);
+    assert_true(bt_core_bytes(&config) > small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_prefix_and_generations),
         cmocka_unit_test(test_telemetry_is_kept_apart),
         cmocka_unit_test(test_explain_is_the_choice),
+        cmocka_unit_test(test_memory_of_a_large_fleet),
         cmocka_unit_test(test_names),
     };
 

@@ -12,10 +12,17 @@
 
 static _Alignas(16) unsigned char memory[65536];
 
+/* 1 byte per ns from 0 to 2, the rest unknown. */
+static uint64_t rate_of(const void *arg, uint32_t p, uint32_t d)
+{
+    (void)arg;
+    return p == 0 && d == 2 ? 1000000000 : 0;
+}
+
 static struct bt_ledger *start(void)
 {
-    const struct bt_ledger_limits limits = {.workers_max = 4,
-                                            .requests_max = 8};
+    const struct bt_ledger_limits limits = {
+        .workers_max = 4, .requests_max = 8, .rate = rate_of};
     struct bt_arena arena;
 
     assert_true(bt_ledger_bytes(&limits) <= sizeof(memory));
@@ -52,8 +59,8 @@ static void books_three_kinds(void **state)
     bt_ledger_prefill_done(l, &b, 1300);
     assert_int_equal(look(l, 0).prefill_requests, 0);
     assert_int_equal(b.transfer_start_ns, 1200);
-    bt_ledger_transfer_done(l, &b);
-    bt_ledger_transfer_done(l, &b);
+    bt_ledger_transfer_done(l, &b, 1250);
+    bt_ledger_transfer_done(l, &b, 1250);
     assert_int_equal(look(l, 0).transfers + look(l, 2).transfers, 0);
     assert_false(bt_ledger_is_empty(l));
     bt_ledger_decode_done(l, &b);
@@ -140,7 +147,6 @@ static void fluid_flows(void **state)
     uint64_t left[4];
 
     (void)state;
-    bt_ledger_set_rate(l, 0, 2, 1000000000);
     bt_ledger_book(l, &a, 0, 0, 2, 0, 1, 0, 1000, 1);
     bt_ledger_book(l, &b, 0, 0, 2, 1, 1, 500, 1000, 1);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -155,6 +161,52 @@ static void fluid_flows(void **state)
     assert_true(bt_ledger_is_empty(l));
 }
 
+static void assert_left(const struct bt_ledger *l, int64_t at, size_t count,
+                        uint64_t first, uint64_t second)
+{
+    uint64_t left[4] = {0};
+
+    assert_int_equal(bt_ledger_flows(l, 0, 2, at, left, 4), count);
+    if (count > 0)
+        assert_in_range(left[0], first - 1, first + 1);
+    if (count > 1)
+        assert_in_range(left[1], second - 1, second + 1);
+}
+
+/* The same two until A is known to have arrived at 1000: B has 750 left and the
+ * link for itself. C, 1000 B, is booked at 1400 to start at 1500: B has 250
+ * then, ends at 2000; C has 750 then and ends at 2750. Looks in between, also
+ * at times to come, change nothing. */
+static void fluid_changes(void **state)
+{
+    struct bt_ledger *l = start();
+    struct bt_booking a = {0}, b = {0}, c = {0};
+
+    (void)state;
+    bt_ledger_book(l, &a, 0, 0, 2, 0, 1, 0, 1000, 1);
+    bt_ledger_prefill_done(l, &a, 0);
+    bt_ledger_book(l, &b, 0, 0, 2, 1, 1, 500, 1000, 1);
+    assert_left(l, 5000, 0, 0, 0);
+    bt_ledger_prefill_done(l, &b, 500);
+    assert_left(l, 1000, 2, 750, 250);
+    bt_ledger_transfer_done(l, &a, 1000);
+    assert_left(l, 5000, 0, 0, 0);
+    assert_left(l, 1000, 1, 750, 0);
+    assert_left(l, 1400, 1, 350, 0);
+    bt_ledger_book(l, &c, 1400, 0, 2, 2, 1, 100, 1000, 1);
+    assert_left(l, 1400, 2, 1000, 350);
+    assert_left(l, 1500, 2, 1000, 250);
+    assert_left(l, 1600, 2, 950, 200);
+    assert_left(l, 2000, 1, 750, 0);
+    assert_left(l, 2750, 0, 0, 0);
+    bt_ledger_release_all(l, &c, 1600);
+    assert_left(l, 1700, 1, 100, 0);
+    bt_ledger_release_all(l, &b, 1700);
+    bt_ledger_release_all(l, &a, 1700);
+    assert_left(l, 1700, 0, 0, 0);
+    assert_true(bt_ledger_is_empty(l));
+}
+
 static void unknown_rate_keeps_bytes(void **state)
 {
     struct bt_ledger *l = start();
@@ -166,13 +218,26 @@ static void unknown_rate_keeps_bytes(void **state)
         bt_ledger_book(l, &b[i], 0, 0, 3, i, 1, 0, 100 + i, 1);
     assert_int_equal(bt_ledger_flows(l, 0, 3, 1000000, left, 2), 2);
     assert_int_equal(left[0], 102);
-    bt_ledger_transfer_done(l, &b[1]);
+    bt_ledger_transfer_done(l, &b[1], 1000000);
     assert_int_equal(bt_ledger_flows(l, 0, 3, 1000000, left, 2), 2);
     assert_int_equal(left[1], 100);
     for (uint32_t i = 0; i < 3; i++)
         bt_ledger_release_all(l, &b[i], 1000000);
     assert_int_equal(bt_ledger_flows(l, 0, 3, 1000000, left, 2), 0);
     assert_true(bt_ledger_is_empty(l));
+}
+
+/* Not with pairs of workers. */
+static void memory_grows_with_workers(void **state)
+{
+    struct bt_ledger_limits limits = {.workers_max = 1000,
+                                      .requests_max = 4096};
+    size_t before = bt_ledger_bytes(&limits);
+
+    (void)state;
+    limits.workers_max = 2000;
+    assert_true(bt_ledger_bytes(&limits) > before);
+    assert_true(bt_ledger_bytes(&limits) - before < (size_t)1000 * 128);
 }
 
 static void refuses_bad_limits(void **state)
@@ -196,7 +261,9 @@ int main(void)
         cmocka_unit_test(queue_is_rebased),
         cmocka_unit_test(overdue_head),
         cmocka_unit_test(fluid_flows),
+        cmocka_unit_test(fluid_changes),
         cmocka_unit_test(unknown_rate_keeps_bytes),
+        cmocka_unit_test(memory_grows_with_workers),
         cmocka_unit_test(refuses_bad_limits),
     };
 

@@ -156,7 +156,6 @@ static void v12_v13_counts_only(void **state)
  * is Eagle only when the event says so. */
 static void eagle_windows(void **state)
 {
-    static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     const uint64_t local1 = 0x1a92ffa9004c0851, local2 = 0x1ac55a72d61806e3;
     struct bt_prefix_index *x = start();
     const uint64_t two[] = {41, 42}, h43 = 43;

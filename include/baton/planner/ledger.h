@@ -17,9 +17,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Rate of the pair's link, bytes per second; 0: unknown, then a flow on it
+ * counts in full until transfer_done. Asked when a pair gets its first flow.
+ * Pure. */
+typedef uint64_t (*bt_ledger_rate_fn)(const void *arg, uint32_t p, uint32_t d);
+
 struct bt_ledger_limits {
     uint32_t workers_max;
-    uint32_t requests_max; /* live requests, each may hold one of each kind */
+    uint32_t requests_max;  /* live requests, each may hold one of each kind */
+    bt_ledger_rate_fn rate; /* NULL: all unknown */
+    const void *rate_arg;   /* must outlive the ledger */
 };
 
 /* One request's bookings; embedded in the request by its owner. Zeroed =
@@ -47,6 +54,7 @@ struct bt_ledger_worker {
 
 struct bt_ledger;
 
+/* Grows with workers_max and requests_max, not with pairs of workers. */
 size_t bt_ledger_bytes(const struct bt_ledger_limits *limits);
 struct bt_ledger *bt_ledger_init(struct bt_arena *arena,
                                  const struct bt_ledger_limits *limits);
@@ -63,7 +71,7 @@ void bt_ledger_book(struct bt_ledger *ledger, struct bt_booking *booking,
 void bt_ledger_prefill_done(struct bt_ledger *ledger,
                             struct bt_booking *booking, int64_t now_ns);
 void bt_ledger_transfer_done(struct bt_ledger *ledger,
-                             struct bt_booking *booking);
+                             struct bt_booking *booking, int64_t now_ns);
 void bt_ledger_decode_done(struct bt_ledger *ledger,
                            struct bt_booking *booking);
 void bt_ledger_release_all(struct bt_ledger *ledger, struct bt_booking *booking,
@@ -71,16 +79,21 @@ void bt_ledger_release_all(struct bt_ledger *ledger, struct bt_booking *booking,
 
 void bt_ledger_worker_get(const struct bt_ledger *ledger, uint32_t worker,
                           struct bt_ledger_worker *out);
-/* Rate of the pair's link, so that flows can be rolled forward. 0, the start
- * value, is unknown: then a flow counts in full until transfer_done. */
-void bt_ledger_set_rate(struct bt_ledger *ledger, uint32_t p, uint32_t d,
-                        uint64_t rate_bytes_per_s);
 /* Bytes left of own flows on the pair (p, d), as a fair share fluid estimate
- * at now (see bt_ledger_set_rate): at most max values written, returns the
- * count. A flow counts in full until its planned start, and not at all once
- * the estimate has it finished. now must not lie before an earlier call. */
+ * at now: at most max values written, returns the count. A flow counts in full
+ * until its planned start, and not at all once the estimate has it finished.
+ * Writes scratch memory only: a look, even one at a later time, leaves no
+ * trace. */
 size_t bt_ledger_flows(const struct bt_ledger *ledger, uint32_t p, uint32_t d,
                        int64_t now_ns, uint64_t *left_out, size_t max);
+/* Walk over the pairs that may have bytes left, in no particular order: after
+ * is 0 to begin, then what the last call returned; 0: no more. Valid until the
+ * next change. */
+uint32_t bt_ledger_busy(const struct bt_ledger *ledger, uint32_t after,
+                        uint32_t *p_out, uint32_t *d_out);
+/* bt_ledger_flows of the pair a walk stands at. */
+size_t bt_ledger_busy_flows(const struct bt_ledger *ledger, uint32_t at,
+                            int64_t now_ns, uint64_t *left_out, size_t max);
 /* True when nothing at all is booked. */
 bool bt_ledger_is_empty(const struct bt_ledger *ledger);
 

@@ -48,6 +48,15 @@ struct bt_place_link {
     size_t flows;
 };
 
+/* What holds for the link model and flows of every pair that may be chosen,
+ * p != d: each rate lies in [min, max], and so on. */
+struct bt_place_bounds {
+    uint64_t rate_min, rate_max;                  /* > 0 */
+    int64_t setup_min_ns, setup_max_ns;           /* >= 0, < BT_COST_INFINITE */
+    int64_t descriptor_min_ns, descriptor_max_ns; /* >= 0 */
+    size_t flows_max;                             /* on one pair */
+};
+
 struct bt_place_view {
     int64_t now_ns;
     uint32_t prompt_tokens;
@@ -59,7 +68,23 @@ struct bt_place_view {
     /* links[p * worker_count + d] by position in workers[] */
     const struct bt_place_link *links;
     bool overlap_known; /* false: no tokens or no events */
+    /* NULL: unknown, every link is looked at. Choices are the same with and
+     * without; with it most links need not be read. */
+    const struct bt_place_bounds *bounds;
+    /* NULL: links is a table of all pairs as above. Else it leaves out those
+     * that no role allows: links[link_row[p] + link_column[d]]. */
+    const size_t *link_row;
+    const uint32_t *link_column;
 };
+
+/* The link of a pair, p != d. */
+static inline const struct bt_place_link *
+bt_place_link_of(const struct bt_place_view *view, uint32_t p, uint32_t d)
+{
+    if (view->link_row == NULL)
+        return &view->links[(size_t)p * view->worker_count + d];
+    return &view->links[view->link_row[p] + view->link_column[d]];
+}
 
 #define BT_PLACE_NONE UINT32_MAX
 
