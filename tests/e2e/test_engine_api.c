@@ -174,8 +174,8 @@ static void answers_become_prefixes(void **state)
     body_plain(body, sizeof(body), prompt, 64);
     struct answer a = rig_call(&e, "/v1/completions", body);
     answer_free(&a);
-    strncat(prompt, text,
-            64); /* 164 tokens, 163 of them with rows: 10 blocks */
+    /* 164 tokens, 163 of them with rows: 10 blocks */
+    memcpy(prompt + strlen(prompt), text, strlen(text) + 1);
     body_plain(body, sizeof(body), prompt, 64);
     a = rig_call(&e, "/v1/completions", body);
     answer_text(&a, got, sizeof(got));

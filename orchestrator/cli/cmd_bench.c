@@ -1,0 +1,143 @@
+/* baton bench: micro benchmarks with stated units. The measuring is
+ * bench/micro's; this file reads options and prints. */
+#include "baton/base/units.h"
+#include "baton/bench/cluster.h"
+#include "baton/bench/micro.h"
+#include "command.h"
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct options {
+    uint64_t seed, requests, connections, streams;
+    int64_t duration;
+    const char *output;
+    bool verbose;
+};
+
+#define AT(member) offsetof(struct options, member)
+static const struct bt_option table[] = {
+    {"output", 'o', BT_OPTION_STRING, "FORM", "table or json (table)",
+     AT(output)},
+    {"seed", 's', BT_OPTION_U64, "N", "of generated inputs (1)", AT(seed)},
+    {"requests", 'n', BT_OPTION_U64, "N",
+     "http: requests per latency figure (4000)", AT(requests)},
+    {"duration", 'd', BT_OPTION_DURATION, "TIME",
+     "http: length of a throughput run (2s)", AT(duration)},
+    {"connections", 'c', BT_OPTION_U64, "N",
+     "http: connections of a throughput run (32)", AT(connections)},
+    {"streams", 0, BT_OPTION_U64, "N",
+     "http: streams held open for the memory figure (1000)", AT(streams)},
+    {"verbose", 'v', BT_OPTION_FLAG, NULL, "http: show serve's messages",
+     AT(verbose)},
+    {NULL, 0, BT_OPTION_FLAG, NULL, NULL, 0},
+};
+#undef AT
+
+static int usage(const char *what)
+{
+    fprintf(stderr, "baton bench: %s\n", what);
+    return BT_EXIT_USAGE;
+}
+
+static int check(const struct options *o)
+{
+    if (strcmp(o->output, "table") != 0 && strcmp(o->output, "json") != 0)
+        return usage("--output is table or json");
+    if (o->requests < 1 || o->requests > 1000000)
+        return usage("--requests is 1 to 1000000");
+    if (o->connections < 1 || o->connections > 1024)
+        return usage("--connections is 1 to 1024");
+    if (o->streams > 3000)
+        return usage("--streams is at most 3000");
+    if (o->duration <= 0 || o->duration > 600 * BT_NS_PER_S)
+        return usage("--duration is above 0 and at most 10m");
+    return 0;
+}
+
+static int run_http(const struct options *o, struct bt_micro_report *report)
+{
+    char error[BT_CLUSTER_ERROR_MIN] = "";
+    struct bt_micro_http_options http;
+    enum bt_status status;
+
+    signal(SIGPIPE, SIG_IGN);
+    bt_micro_http_options_init(&http);
+    http.latency_requests = (uint32_t)o->requests;
+    http.connections = (uint32_t)o->connections;
+    http.streams = (uint32_t)o->streams;
+    http.throughput_ns = o->duration;
+    http.verbose = o->verbose;
+    http.progress = isatty(STDERR_FILENO);
+    status = bt_micro_http(&http, report, error, sizeof(error));
+    if (status == BT_OK)
+        return 0;
+    fprintf(stderr, "baton bench http: %s\n", error);
+    return bt_status_class_of(status) == BT_CLASS_PEER ? BT_EXIT_PEER
+                                                       : BT_EXIT_FAILED;
+}
+
+static int run_place(const struct options *o, struct bt_micro_report *report)
+{
+    if (bt_micro_place(o->seed, report) == BT_OK)
+        return 0;
+    fprintf(stderr, "baton bench place: out of memory\n");
+    return BT_EXIT_FAILED;
+}
+
+static int print(const struct options *o, const struct bt_micro_report *report)
+{
+    enum bt_status status = strcmp(o->output, "json") == 0
+                                ? bt_micro_print_json(report, stdout)
+                                : bt_micro_print_table(report, stdout);
+
+    if (fflush(stdout) == 0 && status == BT_OK)
+        return 0;
+    fprintf(stderr, "baton bench: standard output failed\n");
+    return BT_EXIT_FAILED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {.seed = 1,
+                        .requests = 4000,
+                        .connections = 32,
+                        .streams = 1000,
+                        .duration = 2 * BT_NS_PER_S,
+                        .output = "table"};
+    struct bt_micro_report *report;
+    int first,
+        code = bt_options_parse(&bt_command_bench, argc, argv, &o, &first);
+
+    if (code >= 0)
+        return code;
+    code = check(&o);
+    if (code != 0)
+        return code;
+    if (argc - first != 1)
+        return usage("say what to measure: http or place");
+    if (strcmp(argv[first], "http") != 0 && strcmp(argv[first], "place") != 0)
+        return usage("there is 'http' and 'place'");
+    report = calloc(1, sizeof(*report));
+    if (!report)
+        return usage("out of memory");
+    if (strcmp(argv[first], "http") == 0)
+        code = run_http(&o, report);
+    else
+        code = run_place(&o, report);
+    if (code == 0)
+        code = print(&o, report);
+    free(report);
+    return code;
+}
+
+const struct bt_command bt_command_bench = {
+    .name = "bench",
+    .summary = "micro benchmarks: HTTP path and placement, with units",
+    .arguments = "http|place",
+    .options = table,
+    .run = run,
+};
