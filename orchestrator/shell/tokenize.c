@@ -6,6 +6,7 @@
  */
 #include "exchange.h"
 
+#include "baton/orchestrator/bytes_tokenizer.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,78 +182,24 @@ enum bt_status tokenize_start(struct exchange *x)
 
 /* ---- bytes ---- */
 
-static bool add_string(char *buf, size_t size, size_t *used,
-                       const struct bt_json *value)
-{
-    size_t n = 0;
-
-    if (bt_json_string(value, buf + *used, size - *used, &n) != BT_OK)
-        return false;
-    *used += n;
-    return true;
-}
-
-static bool add_plain(char *buf, size_t size, size_t *used, const char *text)
-{
-    size_t n = strlen(text);
-
-    if (n > size - *used)
-        return false;
-    memcpy(buf + *used, text, n);
-    *used += n;
-    return true;
-}
-
-static bool add_message(char *buf, size_t size, size_t *used,
-                        const struct bt_json *message)
-{
-    struct bt_json value;
-
-    if (message->type != BT_JSON_OBJECT ||
-        !bt_json_member(message, "role", &value, NULL) ||
-        !add_plain(buf, size, used, "<|") ||
-        !add_string(buf, size, used, &value) ||
-        !add_plain(buf, size, used, "|>"))
-        return false;
-    /* Parts and null have no byte form: such a prompt is routed unseen. */
-    if (!bt_json_member(message, "content", &value, NULL) ||
-        !add_string(buf, size, used, &value))
-        return false;
-    return add_plain(buf, size, used, "\n");
-}
-
-static bool render(const struct bt_openai_request *request, char *buf,
-                   size_t size, size_t *used)
-{
-    struct bt_json message;
-    size_t cursor = 0;
-
-    if (request->kind == BT_PROMPT_TEXT)
-        return add_string(buf, size, used, &request->prompt);
-    if (request->kind != BT_PROMPT_MESSAGES)
-        return false;
-    while (bt_json_next(&request->prompt, &cursor, NULL, &message))
-        if (!add_message(buf, size, used, &message))
-            return false;
-    return add_plain(buf, size, used, "<|assistant|>");
-}
-
 uint32_t *bytes_tokenize(const struct bt_openai_request *request, size_t max,
                          size_t *count_out)
 {
-    size_t size = request->prompt.bytes + 64, used = 0;
-    char *buf = malloc(size);
-    uint32_t *ids = NULL;
+    /* A token per byte of text; the template adds less than JSON did, but for
+     * the final "<|assistant|>". */
+    size_t most = request->prompt.bytes + 16, count = 0;
+    uint32_t *ids;
 
-    if (buf == NULL || !render(request, buf, size, &used) || used > max)
-        goto done;
-    ids = malloc((used + 1) * sizeof(*ids));
-    if (ids == NULL)
-        goto done;
-    for (size_t i = 0; i < used; i++)
-        ids[i] = (unsigned char)buf[i];
-    *count_out = used;
-done:
-    free(buf);
+    if (most > max)
+        most = max;
+    ids = malloc((most + 1) * sizeof(*ids));
+    if (ids == NULL ||
+        bt_bytes_tokenize_json(request->prompt.at, request->prompt.bytes,
+                               request->kind == BT_PROMPT_MESSAGES, ids, most,
+                               &count) != BT_OK) {
+        free(ids);
+        return NULL;
+    }
+    *count_out = count;
     return ids;
 }

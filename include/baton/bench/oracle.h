@@ -21,6 +21,7 @@
 #define BATON_BENCH_ORACLE_H
 
 #include "baton/base/status.h"
+#include "baton/orchestrator/bytes_tokenizer.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -64,25 +65,5 @@ uint32_t bt_oracle_token(uint64_t state);
 enum bt_status bt_oracle_output(const struct bt_oracle *o,
                                 const uint32_t *tokens, size_t count,
                                 size_t n_out, uint32_t *out);
-
-/* ---- the `bytes` tokenizer: one token per UTF-8 byte ----
- * Each call appends to out[*count ...] and moves *count; BT_TOO_LARGE (nothing
- * more is written) when max would be passed.
- *
- * Chat template: every message is "<|" role "|>" content "\n"; a final
- * "<|assistant|>" asks for the answer. Content parts of type text are joined
- * without a separator; other parts and null count as empty. */
-enum bt_status bt_bytes_tokenize_text(const char *text, size_t bytes,
-                                      uint32_t *out, size_t max, size_t *count);
-enum bt_status bt_bytes_tokenize_role(const char *role, size_t bytes,
-                                      uint32_t *out, size_t max, size_t *count);
-enum bt_status bt_bytes_tokenize_message_end(uint32_t *out, size_t max,
-                                             size_t *count);
-enum bt_status bt_bytes_tokenize_answer(uint32_t *out, size_t max,
-                                        size_t *count);
-/* Raw JSON of a prompt: a string, or with `chat` an array of messages.
- * BT_TYPE: neither; BT_INVALID: malformed. */
-enum bt_status bt_bytes_tokenize_json(const char *json, size_t bytes, bool chat,
-                                      uint32_t *out, size_t max, size_t *count);
 
 #endif

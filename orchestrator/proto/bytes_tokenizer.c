@@ -1,10 +1,10 @@
-/* The `bytes` tokenizer and its chat template (oracle.h). Decides what text
- * becomes which tokens; knows nothing of requests.
+/* The `bytes` tokenizer and its chat template (bytes_tokenizer.h). Decides what
+ * text becomes which tokens; knows nothing of requests.
  *
  * Invariant: text and tokens map one to one, so generated text that comes back
  * as part of the next prompt hits the cache.
  */
-#include "baton/bench/oracle.h"
+#include "baton/orchestrator/bytes_tokenizer.h"
 
 #include "baton/orchestrator/json.h"
 
