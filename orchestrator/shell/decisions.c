@@ -42,7 +42,9 @@ enum bt_status decisions_start(struct bt_serve *serve, char *error,
         return BT_NO_MEMORY;
     if (path == NULL)
         return BT_OK;
-    ring->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    /* Non-blocking: a FIFO without a reader must not stop the loop. */
+    ring->fd = open(
+        path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
     if (ring->fd < 0) {
         snprintf(error, error_size, "decisions.file %s: %s", path,
                  strerror(errno));
@@ -312,6 +314,10 @@ static void put_file(struct bt_serve *serve, struct bt_text *t)
 
     if (ring->fd < 0)
         return;
+    if (t->overflow) {
+        serve->counters.decisions_dropped++;
+        return;
+    }
     t->at[t->used] = '\n';
     if (write(ring->fd, t->at, t->used + 1) != (ssize_t)(t->used + 1))
         serve->counters.decisions_dropped++;

@@ -15,6 +15,7 @@
 
 #define TURN_MAX         256
 #define RECEIVE_HWM      100000
+#define MESSAGE_MAX      (64 << 20) /* a larger frame drops the connection */
 #define REPLAY_SILENCE_S 2.0
 #define HASHES_MAX       65536u
 #define TOKENS_MAX       (1u << 20)
@@ -34,7 +35,7 @@ struct event_plane {
     void *context;
     struct feed *feeds;
     struct bt_kv_scratch scratch;
-    ev_idle more; /* some socket has more than one turn took */
+    ev_timer more; /* some socket has more than one turn took */
 };
 
 /* ---- decoded events -> core ---- */
@@ -265,7 +266,7 @@ static void read_feed(struct feed *f)
     if (f->replay != NULL)
         more = read_some(f, f->replay, take_replayed) || more;
     if (more)
-        ev_idle_start(f->serve->loop, &f->serve->events->more);
+        ev_timer_start(f->serve->loop, &f->serve->events->more);
 }
 
 static void on_readable(struct ev_loop *loop, ev_io *io, int events)
@@ -275,12 +276,14 @@ static void on_readable(struct ev_loop *loop, ev_io *io, int events)
     read_feed(io->data);
 }
 
-static void on_more(struct ev_loop *loop, ev_idle *idle, int events)
+/* In the next turn of the loop, however busy that is: an idle watcher would
+ * starve, and ZMQ_FD does not tell again. */
+static void on_more(struct ev_loop *loop, ev_timer *timer, int events)
 {
-    struct bt_serve *serve = idle->data;
+    struct bt_serve *serve = timer->data;
 
+    (void)loop;
     (void)events;
-    ev_idle_stop(loop, idle);
     for (uint32_t i = 0; i < serve->config->worker_count; i++)
         if (serve->events->feeds[i].opened)
             read_feed(&serve->events->feeds[i]);
@@ -300,10 +303,12 @@ static void *open_socket(void *context, int type, const char *endpoint)
 {
     void *socket = zmq_socket(context, type);
     int hwm = RECEIVE_HWM, linger = 0, keep = 1;
+    int64_t largest = MESSAGE_MAX;
 
     if (socket == NULL)
         return NULL;
     zmq_setsockopt(socket, ZMQ_RCVHWM, &hwm, sizeof(hwm));
+    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &largest, sizeof(largest));
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));
     zmq_setsockopt(socket, ZMQ_TCP_KEEPALIVE, &keep, sizeof(keep));
     if (type == ZMQ_SUB)
@@ -379,7 +384,7 @@ enum bt_status event_plane_start(struct bt_serve *serve)
     if (plane == NULL)
         return BT_NO_MEMORY;
     serve->events = plane;
-    ev_idle_init(&plane->more, on_more);
+    ev_timer_init(&plane->more, on_more, 0., 0.);
     plane->more.data = serve;
     plane->context = zmq_ctx_new();
     plane->feeds =
@@ -415,7 +420,7 @@ void event_plane_stop(struct bt_serve *serve)
 {
     struct event_plane *plane = serve->events;
 
-    ev_idle_stop(serve->loop, &plane->more);
+    ev_timer_stop(serve->loop, &plane->more);
     for (uint32_t i = 0;
          plane->feeds != NULL && i < serve->config->worker_count; i++)
         feed_close(&plane->feeds[i]);

@@ -52,7 +52,6 @@ static void exchange_free(struct exchange *x)
     free(x->keys);
     free(x->params_reply);
     free(x->held);
-    free(x->body_copy);
     free(x);
     serve_drain_check(serve);
 }
@@ -71,38 +70,30 @@ void exchange_discard(struct exchange *x)
     free_if_over(x);
 }
 
-/* The body dies with the client's side; a hand-off may still be given back
- * with it, so keep a copy and move the spans. */
-static void keep_body(struct exchange *x)
+/* CLIENT_GONE ends the request within its own step, so all that is done with
+ * the body (a hand-off given back) is done while it still lives. */
+static void tell_gone(struct exchange *x)
 {
-    const char *old = x->request.root.at;
-    size_t bytes = x->request.root.bytes;
+    struct bt_event event = {.type = BT_EV_CLIENT_GONE, .u.client_gone = x->id};
+    enum bt_status status;
 
-    x->body_copy = malloc(bytes + 1);
-    if (x->body_copy == NULL) {
-        x->request.root.at = NULL;
-        return;
-    }
-    memcpy(x->body_copy, old, bytes);
-    x->request.root.at = x->body_copy;
-    x->request.model.at = x->body_copy + (x->request.model.at - old);
-    x->request.prompt.at = x->body_copy + (x->request.prompt.at - old);
+    assert(!x->serve->performing);
+    status = exchange_event(x, &event);
+    assert(status == BT_OK);
+    (void)status;
 }
 
 static void client_gone(void *arg)
 {
     struct exchange *x = arg;
-    struct bt_event event = {.type = BT_EV_CLIENT_GONE, .u.client_gone = x->id};
 
     if (x->tokenize != NULL)
         tokenize_cancel(x);
+    x->http = NULL;
     if (x->submitted && !x->finished) {
-        keep_body(x);
-        x->http = NULL;
-        exchange_event(x, &event);
+        tell_gone(x);
         return;
     }
-    x->http = NULL;
     if (!x->submitted)
         x->finished = true;
     free_if_over(x);
@@ -131,9 +122,9 @@ void exchange_new_upstream_id(struct exchange *x)
         snprintf(x->upstream_id + 2 * i, 3, "%02x", raw[i]);
 }
 
-void exchange_event(struct exchange *x, struct bt_event *event)
+enum bt_status exchange_event(struct exchange *x, struct bt_event *event)
 {
-    serve_step(x->serve, event);
+    return serve_step(x->serve, event);
 }
 
 static void count_plan(struct exchange *x, int64_t from, int64_t to)
@@ -239,6 +230,11 @@ static void answer_error(struct exchange *x, const struct bt_decision *d)
         reply_json(x->http, d->status, l->reply, l->reply_used);
         return;
     }
+    if (x->cut) {
+        bt_httpd_add_header(x->http, "Retry-After", "1");
+        reply_error(x->http, 503, "the server is shutting down");
+        return;
+    }
     if (d->status == 429 || d->status == 503)
         bt_httpd_add_header(x->http, "Retry-After", "1");
     snprintf(message, sizeof(message), "%s while %s after %u attempt(s)",
@@ -247,19 +243,31 @@ static void answer_error(struct exchange *x, const struct bt_decision *d)
     reply_error(x->http, d->status == 0 ? 502 : d->status, message);
 }
 
+/* A stream that did not end well ends with an error event. Where there is no
+ * room for one (a slow client), the connection is cut without a final chunk:
+ * a truncated answer never looks like a whole one. */
 static void end_stream(struct exchange *x, const struct bt_decision *d)
 {
+    enum bt_status status = BT_OK;
     char buf[512];
     struct bt_text text;
 
     if (d->outcome != BT_OUTCOME_OK && !x->error_relayed) {
         bt_text_init(&text, buf, sizeof(buf));
+        if (memcmp(x->tail, "\n\n", 2) != 0)
+            bt_text_str(&text, "\n\n"); /* close what was cut in the middle */
         bt_text_str(&text, "data: ");
-        bt_openai_error(&text, 502, "the worker's answer ended too early");
+        if (x->cut)
+            bt_openai_error(&text, 503, "the server is shutting down");
+        else
+            bt_openai_error(&text, 502, "the worker's answer ended too early");
         bt_text_str(&text, "\n\n");
-        bt_httpd_stream_write(x->http, buf, text.used);
+        status = bt_httpd_stream_write(x->http, buf, text.used);
     }
-    bt_httpd_stream_end(x->http);
+    if (status == BT_OK || status == BT_AGAIN)
+        bt_httpd_stream_end(x->http);
+    else
+        bt_httpd_stream_abort(x->http);
 }
 
 static void answer(struct exchange *x, const struct bt_decision *d)
@@ -279,7 +287,7 @@ static void count_end(struct exchange *x, const struct bt_decision *d)
     struct shell_counters *c = &x->serve->counters;
 
     prom_observe(&c->duration, (double)(d->finished_ns - x->arrived_ns) / 1e9);
-    if (d->outcome == BT_OUTCOME_CANCELLED)
+    if (d->outcome == BT_OUTCOME_CANCELLED && !x->cut)
         c->disconnects[d->phase]++;
     c->input_tokens += d->prompt_tokens;
     c->output_tokens += d->output_tokens;
@@ -296,23 +304,31 @@ static void count_end(struct exchange *x, const struct bt_decision *d)
 
 static void exchange_finish(struct exchange *x, const struct bt_decision *d)
 {
-    struct bt_decision copy = *d; /* nested steps may overwrite it */
-
     assert(!x->finished);
-    count_end(x, &copy);
-    decisions_record(x->serve, x, &copy);
-    if (copy.outcome != BT_OUTCOME_OK && copy.outcome != BT_OUTCOME_CANCELLED)
+    count_end(x, d);
+    decisions_record(x->serve, x, d);
+    if (d->outcome != BT_OUTCOME_OK && d->outcome != BT_OUTCOME_CANCELLED)
         bt_log(BT_LOG_INFO, "request_ended",
                "request=%s outcome=%s phase=%s status=%d attempts=%u "
                "fallback=%s",
-               x->request_id, bt_outcome_name(copy.outcome),
-               bt_request_state_name(copy.phase), copy.status,
-               copy.attempt_count, bt_fallback_name(copy.fallback));
-    answer(x, &copy);
+               x->request_id, bt_outcome_name(d->outcome),
+               bt_request_state_name(d->phase), d->status, d->attempt_count,
+               bt_fallback_name(d->fallback));
+    answer(x, d);
     leg_reset(&x->prefill);
     leg_reset(&x->decode);
     x->finished = true;
     free_if_over(x);
+}
+
+void exchange_keep_decision(struct bt_effect *effect)
+{
+    struct exchange *x = (struct exchange *)(uintptr_t)effect->cookie;
+
+    if (effect->type != BT_FX_FINISHED)
+        return;
+    x->decision = *effect->decision;
+    effect->decision = &x->decision;
 }
 
 void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
@@ -343,19 +359,26 @@ void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
     }
 }
 
-/* Cut what a drain has left: the clients see their connections end. */
-void exchange_abort_all(struct bt_serve *serve)
+void exchange_tick_all(struct bt_serve *serve)
 {
-    struct exchange *x = serve->exchanges;
+    for (struct exchange *x = serve->exchanges; x != NULL; x = x->next)
+        if (x->paused && !x->finished)
+            leg_decode_alive(x);
+}
 
-    while (x != NULL) {
-        struct exchange *next = x->next;
-        struct bt_httpd_request *http = x->http;
-
-        if (http != NULL && x->stream_started)
-            bt_httpd_stream_abort(http);
-        else if (http != NULL)
-            reply_error(http, 503, "the server is shutting down");
-        x = next;
+void exchange_cut_all(struct bt_serve *serve)
+{
+    for (struct exchange *x = serve->exchanges; x != NULL; x = x->next) {
+        if (x->finished)
+            continue; /* its answer is on the way */
+        x->cut = true;
+        if (x->submitted) {
+            tell_gone(x);
+            continue;
+        }
+        tokenize_cancel(x);
+        bt_httpd_add_header(x->http, "Retry-After", "1");
+        reply_error(x->http, 503, "the server is shutting down");
+        exchange_discard(x);
     }
 }

@@ -37,10 +37,11 @@ struct exchange {
     struct bt_httpd_request *http;
     struct bt_request_id id;
     bool submitted, finished;
+    bool cut;    /* ended by the server's drain */
+    bool paused; /* the worker is held up because the client does not read */
     char request_id[REQUEST_ID_MAX + 1];
     char upstream_id[UPSTREAM_ID_MAX + 1]; /* of the current pair of legs */
     struct bt_openai_request request;      /* spans into the client's body */
-    char *body_copy; /* the body, once http is gone and it is needed */
     uint32_t model;
     const char *adapter; /* config's string, NULL = base model */
     uint64_t ns;
@@ -56,10 +57,12 @@ struct exchange {
     size_t held_used;
     bool stream_started; /* the client got its head */
     bool error_relayed;  /* D's own error event went through */
+    char tail[2];        /* last two bytes of the stream */
     uint64_t tokens_seen;
     int64_t arrived_ns, tokenized_ns, placed_ns, first_token_ns, last_token_ns;
     int64_t tokenize_ns, plan_ns;
     struct tokenize_job *tokenize;
+    struct bt_decision decision; /* once the core has finished it */
 };
 
 #define HELD_MAX 65536u
@@ -72,7 +75,7 @@ void exchange_discard(struct exchange *x); /* answered before the core */
 void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count);
 void exchange_fail_leg(struct exchange *x, enum bt_leg leg,
                        enum bt_leg_failure how, int status);
-void exchange_event(struct exchange *x, struct bt_event *event);
+enum bt_status exchange_event(struct exchange *x, struct bt_event *event);
 void exchange_new_upstream_id(struct exchange *x);
 
 /* legs.c: what both legs share */
@@ -91,7 +94,8 @@ void leg_count(struct bt_serve *serve, const struct bt_call_end *end);
 void leg_prefill_send(struct exchange *x, uint32_t attempt, uint32_t worker);
 void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
                      bool with_params);
-void leg_decode_drain(struct exchange *x); /* the client has room again */
+/* Tell the core that the stream lives (its client is slow). */
+void leg_decode_alive(struct exchange *x);
 void handoff_release(struct exchange *x, uint32_t worker);
 
 /* tokenize.c */

@@ -152,6 +152,7 @@ static void handle_completion(struct bt_serve *serve,
 
     if (serve->draining) {
         bt_httpd_add_header(req, "Connection", "close");
+        bt_httpd_add_header(req, "Retry-After", "1");
         reply_error(req, 503, "the server is draining");
         return;
     }

@@ -261,6 +261,7 @@ void kv_stream_replay_end(struct kv_stream *s)
         return;
     }
     drain(s, true);
+    s->hole = s->hole || s->hole_in_dump;
     s->replaying = false;
     s->attempts = 0;
     if (whole && !s->hole)

@@ -63,15 +63,20 @@ static void note_tokens(struct exchange *x)
     send_progress(x, first ? BT_EV_FIRST_TOKEN : BT_EV_TOKENS);
 }
 
+/* The client has room again. */
 static void on_client_drain(void *arg)
 {
-    leg_decode_drain(arg);
-}
+    struct exchange *x = arg;
 
-void leg_decode_drain(struct exchange *x)
-{
+    x->paused = false;
     if (x->decode.call != NULL)
         bt_call_resume(x->decode.call);
+}
+
+void leg_decode_alive(struct exchange *x)
+{
+    if (x->decode.call != NULL && x->tokens_seen > 0)
+        send_progress(x, BT_EV_TOKENS);
 }
 
 static void start_stream(struct exchange *x)
@@ -82,32 +87,61 @@ static void start_stream(struct exchange *x)
     x->stream_started = true;
 }
 
-/* Bytes towards the client; BT_AGAIN: pause the worker. */
+/* Keep bytes back until the client's head may go; false: no more room. Less
+ * than the client's buffer is held, so that it never fills it alone. */
+static bool hold(struct exchange *x, const char *bytes, size_t count)
+{
+    size_t most = x->serve->config->limits.stream_buffer - 1;
+
+    if (most > HELD_MAX)
+        most = HELD_MAX;
+    if (x->held == NULL)
+        x->held = malloc(HELD_MAX);
+    if (x->held == NULL || count > most - x->held_used)
+        return false;
+    memcpy(x->held + x->held_used, bytes, count);
+    x->held_used += count;
+    return true;
+}
+
+static void drop_held(struct exchange *x)
+{
+    free(x->held);
+    x->held = NULL;
+    x->held_used = 0;
+}
+
+/* Bytes towards the client; BT_AGAIN: pause the worker; else (no memory) they
+ * are lost. */
 static enum bt_status relay(struct exchange *x, const char *bytes, size_t count)
 {
     enum bt_status status = BT_OK;
 
     if (x->http == NULL)
         return BT_OK;
-    if (!x->stream_started && x->sse.events == 0 && !x->sse.done) {
-        if (x->held == NULL)
-            x->held = malloc(HELD_MAX);
-        if (x->held != NULL && count <= HELD_MAX - x->held_used) {
-            memcpy(x->held + x->held_used, bytes, count);
-            x->held_used += count;
-            return BT_OK;
-        }
-    }
+    if (!x->stream_started && x->sse.events == 0 && !x->sse.done &&
+        hold(x, bytes, count))
+        return BT_OK;
     if (!x->stream_started)
         start_stream(x);
-    if (x->held_used > 0) {
+    if (x->held_used > 0)
         status = bt_httpd_stream_write(x->http, x->held, x->held_used);
-        x->held_used = 0;
-    }
+    drop_held(x);
     /* The upstream is paused whenever the buffer is full, so this is taken. */
-    if (count > 0)
+    if (count > 0 && status == BT_OK)
         status = bt_httpd_stream_write(x->http, bytes, count);
-    return status == BT_OK ? BT_OK : BT_AGAIN;
+    x->paused = status == BT_AGAIN;
+    return status;
+}
+
+static void note_tail(struct exchange *x, const char *bytes, size_t count)
+{
+    if (count >= 2)
+        memcpy(x->tail, bytes + count - 2, 2);
+    if (count != 1)
+        return;
+    x->tail[0] = x->tail[1];
+    x->tail[1] = bytes[0];
 }
 
 /* Length of the part of bytes up to the end of the line that made the reader
@@ -129,6 +163,13 @@ static size_t feed_until_error(struct exchange *x, const char *bytes,
     return count;
 }
 
+static void stop_call(struct exchange *x)
+{
+    if (x->decode.call != NULL)
+        bt_call_cancel(x->decode.call);
+    x->decode.call = NULL;
+}
+
 static enum bt_status on_stream(struct exchange *x, const char *bytes,
                                 size_t count)
 {
@@ -136,21 +177,24 @@ static enum bt_status on_stream(struct exchange *x, const char *bytes,
     size_t good = feed_until_error(x, bytes, count);
     enum bt_status status;
 
+    note_tail(x, bytes, good);
     if (!x->sse.error && !x->sse.finish_error) {
         status = relay(x, bytes, count);
         note_tokens(x);
-        return status;
+        if (status == BT_OK || status == BT_AGAIN)
+            return status;
+        stop_call(x);
+        exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_TRUNCATED, 200);
+        return BT_OK;
     }
     if (begun && x->http != NULL) {
         relay(x, bytes, good);
-        if (x->stream_started)
-            bt_httpd_stream_write(x->http, "\n\n", 2);
-        x->error_relayed = x->sse.error;
+        status = bt_httpd_stream_write(x->http, "\n\n", 2);
+        memcpy(x->tail, "\n\n", 2);
+        x->error_relayed =
+            x->sse.error && (status == BT_OK || status == BT_AGAIN);
     }
-    if (x->decode.call != NULL) {
-        bt_call_cancel(x->decode.call);
-        x->decode.call = NULL;
-    }
+    stop_call(x);
     exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_BODY, 200);
     return BT_OK;
 }
@@ -162,7 +206,11 @@ static enum bt_status on_data(void *arg, const char *bytes, size_t count)
 
     if (good && x->decode.sse)
         return on_stream(x, bytes, count);
-    leg_keep(&x->decode, bytes, count, REPLY_MAX);
+    if (leg_keep(&x->decode, bytes, count, REPLY_MAX) != BT_OK && good) {
+        /* It may never end: do not wait for that. */
+        stop_call(x);
+        exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_BODY, x->decode.status);
+    }
     return BT_OK;
 }
 
@@ -270,8 +318,10 @@ void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
         return;
     }
     bt_sse_init(&x->sse);
-    x->held_used = 0;
+    drop_held(x);
+    memset(x->tail, 0, sizeof(x->tail));
     x->tokens_seen = 0;
+    x->paused = false;
     if (!with_params)
         exchange_new_upstream_id(x);
     leg->body = decode_body(x, with_params, &spec.body_bytes);
@@ -283,6 +333,7 @@ void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
 
 struct release {
     struct bt_serve *serve;
+    struct release *prev, *next;
     struct bt_call *call;
     char *body;
     ev_timer timer;
@@ -290,10 +341,27 @@ struct release {
 
 static void release_end(struct release *r)
 {
-    ev_timer_stop(r->serve->loop, &r->timer);
-    r->serve->release_calls--;
+    struct bt_serve *serve = r->serve;
+
+    ev_timer_stop(serve->loop, &r->timer);
+    if (r->prev != NULL)
+        r->prev->next = r->next;
+    else
+        serve->releases = r->next;
+    if (r->next != NULL)
+        r->next->prev = r->prev;
+    serve->release_calls--;
     free(r->body);
     free(r);
+    serve_drain_check(serve);
+}
+
+void handoff_release_stop(struct bt_serve *serve)
+{
+    while (serve->releases != NULL) {
+        bt_call_cancel(serve->releases->call);
+        release_end(serve->releases);
+    }
 }
 
 static void release_done(void *arg, const struct bt_call_end *end)
@@ -334,6 +402,10 @@ void handoff_release(struct exchange *x, uint32_t worker)
     ev_timer_init(&r->timer, release_due, RELEASE_AFTER_S, 0.);
     r->timer.data = r;
     serve->release_calls++;
+    r->next = serve->releases;
+    if (r->next != NULL)
+        r->next->prev = r;
+    serve->releases = r;
     if (r->body == NULL || leg_start(x, &leg, leg_path(x), &spec) != BT_OK) {
         release_end(r);
         return;

@@ -5,6 +5,7 @@
 #include "log.h"
 
 #include "baton/orchestrator/json.h"
+#include <poll.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 2048
+#define WORDS_MAX 1900
+/* A whole line fits the room that poll promises on a pipe (PIPE_BUF). */
+#define LINE_MAX_BYTES 4096
 #define EVENTS_TRACKED 64
 #define FOLD_AFTER     20
 
@@ -43,6 +46,14 @@ void bt_log_init(enum bt_log_level level, enum bt_log_format format)
 unsigned long long bt_log_folded(void)
 {
     return state.folded;
+}
+
+/* Workers' words (a version, a reason) must not make lines of their own. */
+static void plain(char *words)
+{
+    for (char *c = words; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
 }
 
 /* True when the line may go out; *before is set to what was kept back. */
@@ -76,7 +87,8 @@ void bt_log_stamp(char *buf, size_t size)
 
 void bt_log(enum bt_log_level level, const char *event, const char *format, ...)
 {
-    char words[LINE_MAX_BYTES], line[2 * LINE_MAX_BYTES], when[64];
+    char words[WORDS_MAX], line[LINE_MAX_BYTES], when[64];
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
     struct bt_text out;
     uint64_t before = 0;
     va_list args;
@@ -88,6 +100,7 @@ void bt_log(enum bt_log_level level, const char *event, const char *format, ...)
     va_start(args, format);
     vsnprintf(words, sizeof(words), format, args);
     va_end(args);
+    plain(words);
     bt_log_stamp(when, sizeof(when));
     bt_text_init(&out, line, sizeof(line) - 2);
     if (state.json) {
@@ -116,7 +129,8 @@ void bt_log(enum bt_log_level level, const char *event, const char *format, ...)
         }
     }
     line[out.used] = '\n';
-    /* A full pipe loses the line, never blocks the loop's progress for long. */
-    if (write(STDERR_FILENO, line, out.used + 1) < 0)
+    /* A full pipe loses the line, it never blocks the loop. */
+    if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0 ||
+        write(STDERR_FILENO, line, out.used + 1) < 0)
         state.folded++;
 }

@@ -17,6 +17,8 @@
 /* Effects of nested steps queue here; each step may add up to STEP_EFFECTS. */
 #define STEP_EFFECTS 256u
 #define EFFECTS_MAX  (64u * STEP_EFFECTS)
+/* For the last words to the clients of a cut drain. */
+#define CUT_GRACE_S 2.0
 
 int64_t serve_now_ns(void)
 {
@@ -42,6 +44,8 @@ enum bt_status serve_step(struct bt_serve *serve, struct bt_event *event)
     };
     event->now_ns = serve_now_ns();
     status = bt_core_step(serve->core, event, &effects);
+    for (size_t i = 0; i < effects.count; i++)
+        exchange_keep_decision(&effects.items[i]);
     serve->pending_count += effects.count;
     if (!serve->performing)
         serve_perform(serve);
@@ -69,6 +73,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     prom_observe(&serve->counters.loop_lag,
                  (double)(now - serve->last_tick_ns) / 1e9 - TICK_S);
     serve->last_tick_ns = now;
+    exchange_tick_all(serve);
     serve_step(serve, &event);
 }
 
@@ -351,22 +356,34 @@ void bt_serve_ports_get(const struct bt_serve *serve,
 
 /* ---- drain and end ---- */
 
+/* Cut what is left; the loop runs on for a moment so that the clients hear of
+ * it and the workers' hand-offs are given back. */
+static void cut_rest(struct bt_serve *serve)
+{
+    serve->cut = true;
+    bt_log(BT_LOG_WARN, "drain_cut", "requests=%u", serve->exchange_count);
+    exchange_cut_all(serve);
+    ev_timer_stop(serve->loop, &serve->drain_timer);
+    ev_timer_set(&serve->drain_timer, CUT_GRACE_S, 0.);
+    ev_timer_start(serve->loop, &serve->drain_timer);
+    serve_drain_check(serve);
+}
+
 static void on_drain_due(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct bt_serve *serve = timer->data;
 
     (void)events;
-    if (serve->exchange_count > 0) {
-        serve->cut = true;
-        bt_log(BT_LOG_WARN, "drain_cut", "requests=%u", serve->exchange_count);
-        exchange_abort_all(serve);
-    }
-    ev_break(loop, EVBREAK_ALL);
+    if (serve->cut || serve->exchange_count == 0)
+        ev_break(loop, EVBREAK_ALL);
+    else
+        cut_rest(serve);
 }
 
 void serve_drain_check(struct bt_serve *serve)
 {
-    if (serve->draining && serve->exchange_count == 0)
+    if (serve->draining && serve->exchange_count == 0 &&
+        serve->releases == NULL)
         ev_break(serve->loop, EVBREAK_ALL);
 }
 
@@ -401,6 +418,7 @@ void bt_serve_destroy(struct bt_serve *serve)
         bt_httpd_stop(serve->admin);
     if (serve->metrics != NULL)
         bt_httpd_stop(serve->metrics);
+    handoff_release_stop(serve);
     if (serve->workers != NULL)
         workers_stop(serve);
     if (serve->events != NULL)

@@ -16,6 +16,7 @@
 #include <ev.h>
 
 struct exchange;
+struct release;
 struct workers;
 struct event_plane;
 struct decision_ring;
@@ -85,7 +86,8 @@ struct bt_serve {
     bool performing;
     struct exchange *exchanges; /* live ones, doubly linked */
     uint32_t exchange_count;
-    uint32_t release_calls; /* hand-offs being given back */
+    struct release *releases; /* hand-offs being given back, doubly linked */
+    uint32_t release_calls;   /* how many */
     uint64_t next_id;
     uint64_t id_seed;
     bool draining, cut;
@@ -108,7 +110,15 @@ const char *serve_worker_name(const struct bt_serve *serve, uint32_t slot);
 void front_handle(void *arg, struct bt_httpd_request *req);
 /* exchange.c: perform one effect of the core */
 void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect);
-void exchange_abort_all(struct bt_serve *serve);
+/* Called by serve_step for each new effect: a FINISHED's decision is only good
+ * until the core's next step, which may come before it is performed. */
+void exchange_keep_decision(struct bt_effect *effect);
+/* On each tick: a stream that waits for its client is no idle worker. */
+void exchange_tick_all(struct bt_serve *serve);
+/* End what a drain has left: an error to each client, its legs aborted. */
+void exchange_cut_all(struct bt_serve *serve);
+/* Forget the hand-offs that are being given back (the server ends). */
+void handoff_release_stop(struct bt_serve *serve);
 
 /* workers.c: identity, health, telemetry */
 enum bt_status workers_start(struct bt_serve *serve);

@@ -42,8 +42,10 @@ struct worker {
     uint32_t slot;
     enum ask ask;
     bool identifying; /* on the way to READY */
-    bool ready, drained, refused;
-    uint32_t misses, hits;
+    bool ready, drained;
+    bool cut;       /* the answer is larger than REPLY_MAX */
+    uint64_t lives; /* times it came back without telling when it started */
+    uint32_t misses, hits; /* in a row */
     double backoff_s;
     uint64_t incarnation;
     int64_t health_due_ns;
@@ -123,9 +125,9 @@ static void missed(struct worker *w, const char *reason)
         plan(w, fmin(0.5, (double)w->serve->config->health.interval_ns / 1e9));
         return;
     }
-    hold_back(
-        w, w->ready || w->misses > 0 ? BT_WORKER_UNHEALTHY : BT_WORKER_PENDING,
-        reason);
+    /* Pending until it has been in service once. */
+    hold_back(w, w->incarnation != 0 ? BT_WORKER_UNHEALTHY : BT_WORKER_PENDING,
+              reason);
 }
 
 /* ---- answers ---- */
@@ -186,6 +188,21 @@ static void take_sample(void *arg, const struct bt_prom_sample *s)
     }
 }
 
+/* What tells one process of a worker from the next. Without a start time: the
+ * same as long as it answers, another one after a silence. */
+static uint64_t incarnation_of(struct worker *w, const struct scrape *s)
+{
+    uint64_t bits;
+
+    if (s->start_time > 0) {
+        memcpy(&bits, &s->start_time, sizeof(bits));
+        return bt_mix64(bits) | INCARNATION_EMPTY;
+    }
+    if (w->ready)
+        return w->incarnation;
+    return bt_mix64(++w->lives) | INCARNATION_EMPTY;
+}
+
 static uint32_t as_count(double value)
 {
     return value > 0 && value < 4e9 ? (uint32_t)value : 0;
@@ -223,16 +240,15 @@ static void on_scrape(struct worker *w)
 {
     struct bt_event event = {.type = BT_EV_WORKER_STATS};
     struct scrape s = {0};
-    uint64_t incarnation, bits;
+    uint64_t incarnation;
 
     bt_prom_read(w->reply, w->used, take_sample, &s);
-    memcpy(&bits, &s.start_time, sizeof(bits));
-    incarnation = bt_mix64(bits) | INCARNATION_EMPTY;
-    if (w->identifying && !s.has_config) {
-        hold_back(w, BT_WORKER_PENDING,
-                  "/metrics has no vllm:cache_config_info");
+    if (!s.has_config) {
+        /* Says nothing about identity: neither a start nor a restart. */
+        missed(w, "/metrics has no vllm:cache_config_info");
         return;
     }
+    incarnation = incarnation_of(w, &s);
     if (w->identifying || incarnation != w->incarnation) {
         if (!w->identifying)
             bt_log(BT_LOG_WARN, "worker_restarted", "worker=%s",
@@ -246,7 +262,7 @@ static void on_scrape(struct worker *w)
         .worker = w->slot,
         .running = as_count(s.running),
         .waiting = as_count(s.waiting),
-        .kv_usage = s.kv_usage,
+        .kv_usage = s.kv_usage >= 0 && s.kv_usage <= 1 ? s.kv_usage : 0,
     };
     serve_step(w->serve, &event);
 }
@@ -266,11 +282,16 @@ static void rest(struct worker *w)
 
 static void on_answer(struct worker *w)
 {
+    uint32_t need = w->serve->config->health.ok;
+
     switch (w->ask) {
     case ASK_HEALTH:
-        w->hits++;
         w->misses = 0;
-        ask_next(w, w->identifying ? ASK_MODELS : ASK_METRICS);
+        w->hits++;
+        if (!w->ready && w->incarnation != 0 && w->hits < need)
+            plan(w, w->backoff_s); /* it comes back: be sure */
+        else
+            ask_next(w, w->identifying ? ASK_MODELS : ASK_METRICS);
         return;
     case ASK_MODELS:
         if (lists_model(w))
@@ -285,7 +306,7 @@ static void on_answer(struct worker *w)
         return;
     case ASK_METRICS:
         on_scrape(w);
-        if (w->ready)
+        if (!ev_is_active(&w->timer)) /* else it was held back */
             rest(w);
         return;
     case ASK_COUNT:
@@ -297,14 +318,18 @@ static enum bt_status on_data(void *arg, const char *bytes, size_t count)
 {
     struct worker *w = arg;
 
-    if (count > REPLY_MAX - w->used)
-        return BT_OK; /* cut: the parser will say so */
+    if (w->cut || count > REPLY_MAX - w->used) {
+        w->cut = true;
+        return BT_OK;
+    }
     if (w->used + count > w->size) {
         size_t size = (w->used + count) * 2;
         char *grown = realloc(w->reply, size);
 
-        if (grown == NULL)
+        if (grown == NULL) {
+            w->cut = true;
             return BT_OK;
+        }
         w->reply = grown;
         w->size = size;
     }
@@ -328,6 +353,10 @@ static void on_done(void *arg, const struct bt_call_end *end)
         snprintf(reason, sizeof(reason), "%s answers HTTP %d",
                  ask_paths[w->ask], end->http);
         missed(w, reason);
+    } else if (w->cut) {
+        snprintf(reason, sizeof(reason), "%s: the answer is too large",
+                 ask_paths[w->ask]);
+        missed(w, reason);
     } else {
         on_answer(w);
     }
@@ -349,6 +378,7 @@ static void ask_next(struct worker *w, enum ask ask)
 
     w->ask = ask;
     w->used = 0;
+    w->cut = false;
     snprintf(url, sizeof(url), "%s%s", config->workers[w->slot].url,
              ask_paths[ask]);
     if (bt_call_start(w->serve->upstream, &spec, &w->call) != BT_OK) {
@@ -425,9 +455,11 @@ void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain)
         tell(w, BT_WORKER_DRAINING, NULL);
     else
         w->identifying = true; /* the next scrape brings it back */
-    w->ask = ASK_METRICS;
-    if (!drain && w->call == NULL)
+    /* A question that is out is answered first, as what it was. */
+    if (!drain && w->call == NULL) {
+        w->ask = ASK_METRICS;
         plan(w, 0.);
+    }
 }
 
 bool workers_is_drained_by_admin(const struct bt_serve *serve, uint32_t slot)

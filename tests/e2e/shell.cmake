@@ -9,3 +9,9 @@ baton_test(e2e_serve_bodies LABELS e2e TIMEOUT 120
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_bodies.c LIBS serve_bed)
 baton_test(e2e_serve_faults LABELS e2e TIMEOUT 180
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_faults.c LIBS serve_bed)
+baton_test(e2e_serve_ops LABELS e2e TIMEOUT 120
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_ops.c LIBS serve_bed)
+baton_test(e2e_serve_load LABELS e2e TIMEOUT 120
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_load.c LIBS serve_bed bt_base)
+baton_test(e2e_serve_kv LABELS e2e TIMEOUT 120
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_kv.c LIBS serve_bed ext_zmq)

@@ -430,6 +430,58 @@ static void cancel_closes_the_connection(void **state)
     close(fd);
 }
 
+#define LARGE (16U << 20)
+
+struct race {
+    struct ev_check check;
+    struct result *r;
+    char *body;
+};
+
+static void on_check(struct ev_loop *loop, struct ev_check *check, int events)
+{
+    (void)events;
+    struct race *race = check->data;
+    ev_check_stop(loop, check);
+    bt_call_cancel(race->r->call);
+    free(race->body);
+    race->body = NULL;
+}
+
+/* The owner frees the body right after the cancel, in a turn of the loop in
+ * which the socket can take more of it: nothing of it may be read then. */
+static void body_may_go_with_the_cancel(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    struct race race = {.r = &r, .body = malloc(LARGE)};
+    struct bt_call_spec spec = spec_of(&r);
+    static char sink[65536];
+    assert_non_null(race.body);
+    memset(race.body, 'x', LARGE);
+    spec.body = race.body;
+    spec.body_bytes = LARGE;
+    assert_int_equal(bt_call_start(world.upstream, &spec, &r.call), BT_OK);
+    int fd = net_accept(world.loop, world.listener);
+    assert_true(fd >= 0);
+    for (int i = 0; i < 50; i++) /* until the socket is full */
+        net_turn(world.loop);
+    while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0)
+        ;
+    ev_check_init(&race.check, on_check);
+    ev_set_priority(&race.check, EV_MAXPRI);
+    race.check.data = &race;
+    ev_check_start(world.loop, &race.check);
+    for (int i = 0; i < 50; i++)
+        net_turn(world.loop);
+    assert_null(race.body);
+    assert_int_equal(r.dones + r.heads + r.datas, 0);
+    struct net_text text = {0};
+    assert_true(net_read_end(world.loop, fd, &text));
+    net_text_free(&text);
+    close(fd);
+}
+
 static void pause_bounds_memory(void **state)
 {
     (void)state;
@@ -548,6 +600,7 @@ int main(void)
         T(idle_close_is_invisible),
         T(answered_in_part_is_not_retried),
         T(cancel_closes_the_connection),
+        T(body_may_go_with_the_cancel),
         T(pause_bounds_memory),
         T(many_at_once),
         T(waits_for_a_connection),

@@ -203,12 +203,14 @@ static void block_edges(void **state)
     }
 }
 
+#define TEXT_AND_IMAGE                                                         \
+    "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\","             \
+    "\"image_url\":{\"url\":\"data:x\"}}]"
+
 static void contents_of_all_kinds(void **state)
 {
-    static const char *const contents[] = {
-        "\"a\"", "null", "[]", "{\"text\":\"a\"}",
-        "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\","
-        "\"image_url\":{\"url\":\"data:x\"}}]"};
+    static const char *const contents[] = {"\"a\"", "null", "[]",
+                                           "{\"text\":\"a\"}", TEXT_AND_IMAGE};
     char body[512];
 
     (void)state;

@@ -406,7 +406,7 @@ static void on_slow(struct ev_loop *loop, ev_timer *timer, int events)
     size_t left = strlen(ODD) - s->at, n = left < s->step ? left : s->step;
 
     (void)events;
-    bt_httpd_stream_write(s->req, ODD + s->at, n);
+    bt_httpd_stream_write(s->req, &ODD[s->at], n);
     s->at += n;
     if (s->at == strlen(ODD)) {
         ev_timer_stop(loop, timer);

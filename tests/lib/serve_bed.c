@@ -35,13 +35,15 @@ static bool has(const char *body, const char *text)
     return strstr(body, text) != NULL;
 }
 
+#define LAST_CHUNK                                                             \
+    "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"b\","            \
+    "\"finish_reason\":\"length\"}]}\n\n"
+
 void bed_well_behaved(struct bed_worker *w, struct bt_httpd_request *req)
 {
     static const char *const chunks[] = {
         "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n",
-        "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"b\","
-        "\"finish_reason\":\"length\"}]}\n\n",
-        "data: [DONE]\n\n"};
+        LAST_CHUNK, "data: [DONE]\n\n"};
     static const char whole[] =
         "{\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"ab\","
         "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":40,"
@@ -100,6 +102,8 @@ static void answer_probe(struct bed_worker *w, struct bt_httpd_request *req,
     char buf[1024] = "";
     int n = 0;
 
+    if (w->probe != NULL && w->probe(w, req, path))
+        return;
     if (strcmp(path, "/health") == 0) {
         bt_httpd_reply(req, w->healthy ? 200 : 503, "text/plain", "", 0);
         return;
@@ -151,7 +155,6 @@ static void add_worker(struct bed *bed, char role)
 {
     static const char *const names[] = {"w0", "w1", "w2", "w3", "w4", "w5"};
     struct bed_worker *w = &bed->workers[bed->count];
-    char error[160];
 
     w->bed = bed;
     w->name = names[bed->count];
@@ -161,10 +164,23 @@ static void add_worker(struct bed *bed, char role)
     w->block_size = 16;
     w->start_time = 1000 + (unsigned int)bed->count;
     bed->count++;
-    if (bt_httpd_start(bed->loop, "127.0.0.1", 0, NULL, on_request, w,
+    bed_worker_start(w);
+}
+
+void bed_worker_start(struct bed_worker *w)
+{
+    char error[160];
+
+    if (bt_httpd_start(w->bed->loop, "127.0.0.1", w->port, NULL, on_request, w,
                        &w->httpd, error, sizeof(error)) != BT_OK)
         fail_msg("worker: %s", error);
     w->port = bt_httpd_port(w->httpd);
+}
+
+void bed_worker_stop(struct bed_worker *w)
+{
+    bt_httpd_stop(w->httpd);
+    w->httpd = NULL;
 }
 
 /* ---- the server ---- */
@@ -195,27 +211,46 @@ static void write_config(struct bed *bed, FILE *f, const char *extra)
     if (extra == NULL || strstr(extra, "health:") == NULL)
         fprintf(f, "health: {interval: 100ms, stats_interval: 100ms}\n");
     fprintf(f,
-            "models:\n  - {name: m, kv_bytes_per_token: 256, block_size: 16, "
+            "models:\n  - {name: m, kv_bytes_per_token: 256, block_size: %u, "
             "adapters: [lora-a]}\n%s\nworkers:\n",
-            extra == NULL ? "" : extra);
-    for (size_t i = 0; i < bed->count; i++)
+            bed->block_size, extra == NULL ? "" : extra);
+    for (size_t i = 0; i < bed->count; i++) {
+        const struct bed_worker *w = &bed->workers[i];
+
         fprintf(f,
                 "  - {name: %s, role: %s, url: \"http://127.0.0.1:%u\", "
-                "model: m}\n",
-                bed->workers[i].name, bed->workers[i].role,
-                bed->workers[i].port);
+                "model: m",
+                w->name, w->role, w->port);
+        if (w->events != NULL)
+            fprintf(f, ", events: \"%s\"", w->events);
+        if (w->replay != NULL)
+            fprintf(f, ", replay: \"%s\"", w->replay);
+        fprintf(f, "}\n");
+    }
+}
+
+void bed_workers(struct bed *bed, const char *roles)
+{
+    memset(bed, 0, sizeof(*bed));
+    bed->loop = ev_loop_new(EVFLAG_AUTO);
+    bed->block_size = 16;
+    for (size_t i = 0; roles[i] != '\0'; i++)
+        add_worker(bed, roles[i]);
 }
 
 void bed_start(struct bed *bed, const char *roles, const char *extra)
+{
+    bed_workers(bed, roles);
+    bed_serve(bed, extra);
+    bed_ready(bed);
+}
+
+void bed_serve(struct bed *bed, const char *extra)
 {
     char path[] = "/tmp/baton-bed-XXXXXX", error[512];
     int fd = mkstemp(path);
     FILE *f;
 
-    memset(bed, 0, sizeof(*bed));
-    bed->loop = ev_loop_new(EVFLAG_AUTO);
-    for (size_t i = 0; roles[i] != '\0'; i++)
-        add_worker(bed, roles[i]);
     assert_true(fd >= 0);
     f = fdopen(fd, "w");
     assert_non_null(f);
@@ -228,12 +263,17 @@ void bed_start(struct bed *bed, const char *roles, const char *extra)
                         sizeof(error)) != BT_OK)
         fail_msg("%s", error);
     bt_serve_ports_get(bed->serve, &bed->ports);
+}
+
+void bed_ready(struct bed *bed)
+{
     bed_until(bed, all_ready, bed, "all workers ready");
 }
 
 void bed_stop(struct bed *bed)
 {
-    bt_serve_destroy(bed->serve);
+    if (bed->serve != NULL)
+        bt_serve_destroy(bed->serve);
     bt_config_destroy(bed->config);
     for (size_t i = 0; i < bed->count; i++)
         if (bed->workers[i].httpd != NULL)

@@ -24,12 +24,17 @@ struct bed_worker;
 typedef void (*bed_script_fn)(struct bed_worker *w,
                               struct bt_httpd_request *req);
 
+/* May answer a GET in the bed's stead: true when it did (or will). */
+typedef bool (*bed_probe_fn)(struct bed_worker *w, struct bt_httpd_request *req,
+                             const char *path);
+
 struct bed_worker {
     struct bed *bed;
     struct bt_httpd *httpd;
     const char *name, *role;
     uint16_t port;
     bed_script_fn script; /* NULL: bed_well_behaved */
+    bed_probe_fn probe;   /* NULL: the bed answers all probes */
     bool healthy;
     unsigned int posts;    /* POSTs of completions seen */
     unsigned int gone;     /* of them, closed by the other side early */
@@ -40,7 +45,8 @@ struct bed_worker {
     const char *model; /* what /v1/models lists */
     unsigned int block_size;
     unsigned int start_time;
-    int n; /* free for scripts */
+    int n;                       /* free for scripts */
+    const char *events, *replay; /* endpoints for the configuration */
 };
 
 struct bed {
@@ -50,6 +56,7 @@ struct bed {
     struct bt_config *config;
     struct bt_serve *serve;
     struct bt_serve_ports ports;
+    unsigned int block_size; /* of the model, as configured */
 };
 
 struct bed_client {
@@ -65,7 +72,15 @@ struct bed_client {
 /* roles: "ppdd" etc.; extra: YAML lines added at top level (may be NULL). All
  * workers are in service when it returns. */
 void bed_start(struct bed *bed, const char *roles, const char *extra);
+/* The same in two steps: workers exist and may be changed in between, then the
+ * server is started; nothing is waited for. */
+void bed_workers(struct bed *bed, const char *roles);
+void bed_serve(struct bed *bed, const char *extra);
+void bed_ready(struct bed *bed);
 void bed_stop(struct bed *bed);
+/* Let a worker's listener go and take the same port again. */
+void bed_worker_stop(struct bed_worker *w);
+void bed_worker_start(struct bed_worker *w);
 /* Turn the loop until ready(arg) holds; fails the test after BED_WAIT_S. */
 void bed_until(struct bed *bed, bool (*ready)(void *arg), void *arg,
                const char *what);

@@ -245,6 +245,50 @@ static void holes_in_the_dump(void **state)
     kv_stream_fini(&w.stream);
 }
 
+/* The dump never brings what is missing, and the engine falls silent: what was
+ * missed stays known. */
+static void a_hole_in_every_dump_is_named(void **state)
+{
+    static struct world w;
+
+    (void)state;
+    start(&w, true);
+    for (uint64_t i = 0; i <= 10; i++)
+        live(&w, i);
+    kv_stream_begin(&w.stream, false); /* exact: nothing is asked */
+    assert_int_equal(w.asks, 0);
+    live(&w, 20);
+    replay(&w, 10, 10);
+    replay(&w, 12, 20);
+    for (int i = 0; i < 2 * KV_STREAM_ATTEMPTS && w.stream.replaying; i++) {
+        kv_stream_replay_end(&w.stream);
+        if (w.stream.replaying)
+            replay(&w, 12, 20); /* 11 is lost on its way each time */
+    }
+    assert_false(w.stream.replaying);
+    assert_int_equal(w.state, BT_STREAM_DEGRADED);
+    assert_int_equal(w.applied[w.applied_count - 1], 20);
+    kv_stream_fini(&w.stream);
+}
+
+/* The same after the worker came back, with nothing held. */
+static void a_hole_without_live_batches_is_named(void **state)
+{
+    static struct world w;
+
+    (void)state;
+    start(&w, true);
+    kv_stream_begin(&w.stream, true);
+    for (int i = 0; i < 2 * KV_STREAM_ATTEMPTS && w.stream.replaying; i++) {
+        replay(&w, 0, 3);
+        replay(&w, 5, 9);
+        kv_stream_replay_end(&w.stream);
+    }
+    assert_false(w.stream.replaying);
+    assert_int_equal(w.state, BT_STREAM_DEGRADED);
+    kv_stream_fini(&w.stream);
+}
+
 static void silence_gives_up(void **state)
 {
     static struct world w;
@@ -310,6 +354,8 @@ int main(void)
         cmocka_unit_test(restart_is_noticed_by_its_numbers),
         cmocka_unit_test(restart_is_noticed_by_the_overlap),
         cmocka_unit_test(holes_in_the_dump),
+        cmocka_unit_test(a_hole_in_every_dump_is_named),
+        cmocka_unit_test(a_hole_without_live_batches_is_named),
         cmocka_unit_test(silence_gives_up),
         cmocka_unit_test(silent_engine_is_exact),
         cmocka_unit_test(held_batches_are_bounded),

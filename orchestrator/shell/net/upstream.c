@@ -198,5 +198,11 @@ void bt_call_cancel(struct bt_call *call)
     if (call->cancelled || call->state == CALL_DONE)
         return; /* inside done: it is over anyway */
     call->cancelled = true;
+    if (call->state == CALL_RUNNING && call->upstream->depth == 0) {
+        /* The caller may free the body now: libcurl must not send more of it.
+         * Within libcurl's call-backs the abort of the transfer sees to that */
+        upstream_remove(call);
+        call->state = CALL_PENDING;
+    }
     upstream_todo(call);
 }
