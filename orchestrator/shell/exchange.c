@@ -368,7 +368,10 @@ void exchange_tick_all(struct bt_serve *serve)
 
 void exchange_cut_all(struct bt_serve *serve)
 {
-    for (struct exchange *x = serve->exchanges; x != NULL; x = x->next) {
+    struct exchange *next;
+
+    for (struct exchange *x = serve->exchanges; x != NULL; x = next) {
+        next = x->next; /* a step may free x, never another one */
         if (x->finished)
             continue; /* its answer is on the way */
         x->cut = true;

@@ -359,8 +359,10 @@ static void release_end(struct release *r)
 void handoff_release_stop(struct bt_serve *serve)
 {
     while (serve->releases != NULL) {
-        bt_call_cancel(serve->releases->call);
-        release_end(serve->releases);
+        struct release *r = serve->releases; /* release_end takes it out */
+
+        bt_call_cancel(r->call); // NOLINT(clang-analyzer-unix.Malloc)
+        release_end(r);
     }
 }
 

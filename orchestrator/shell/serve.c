@@ -113,9 +113,12 @@ const char *serve_worker_name(const struct bt_serve *serve, uint32_t slot)
 
 static uint32_t class_index(struct bt_serve *serve, const char *name)
 {
-    for (uint32_t i = 0; i < serve->link_class_count; i++)
-        if (strcmp(serve->link_classes[i], name) == 0)
+    for (uint32_t i = 0; i < serve->link_class_count; i++) {
+        const char *known = serve->link_classes[i];
+
+        if (known != NULL && strcmp(known, name) == 0)
             return i;
+    }
     serve->link_classes[serve->link_class_count] = name;
     return serve->link_class_count++;
 }
