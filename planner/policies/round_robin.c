@@ -1,6 +1,8 @@
-/* Round robin: two counters with random offsets, one over the prefill and one
- * over the decode workers, so that equal pool sizes do not lock pairs together
- * (baselines section 1). Sees neither load nor prefix nor link.
+/* Round robin: turns over the prefill and, independently, over the decode
+ * workers. Each pass starts at a place drawn anew: with fixed offsets equal
+ * pool sizes would pair the same indices for ever, and whether that suits the
+ * topology would be chance (baselines section 1). Sees neither load nor prefix
+ * nor link.
  */
 #include "place_parts.h"
 
@@ -15,16 +17,17 @@ static bool serves(const struct bt_place_view *view, const uint32_t *p,
 }
 
 static uint32_t take_turn(const struct bt_place_view *view, const uint32_t *p,
-                          uint64_t *turn)
+                          struct bt_rng *rng, uint64_t *turn, uint32_t *shift)
 {
-    uint32_t eligible = 0;
-    uint64_t skip;
+    uint32_t eligible = 0, skip;
 
     for (uint32_t w = 0; w < view->worker_count; w++)
         eligible += serves(view, p, w);
     if (eligible == 0)
         return BT_PLACE_NONE;
-    skip = (*turn)++ % eligible;
+    if (*turn % eligible == 0)
+        *shift = (uint32_t)bt_rng_below(rng, eligible);
+    skip = (uint32_t)(((*turn)++ + *shift) % eligible);
     for (uint32_t w = 0; w < view->worker_count; w++)
         if (serves(view, p, w) && skip-- == 0)
             return w;
@@ -39,11 +42,13 @@ static enum bt_status place(struct bt_policy_state *state,
     uint32_t p = BT_PLACE_NONE, d;
 
     if (place_has_pool(view)) {
-        p = take_turn(view, NULL, &state->next_p);
+        p = take_turn(view, NULL, &state->rng, &state->round_p.turn,
+                      &state->round_p.shift);
         if (p == BT_PLACE_NONE)
             return BT_NO_WORKER;
     }
-    d = take_turn(view, &p, &state->next_d);
+    d = take_turn(view, &p, &state->rng, &state->round_d.turn,
+                  &state->round_d.shift);
     out->chosen = place_pair(view, p, d);
     if (out->chosen.terms.total_ns >= BT_COST_INFINITE)
         return BT_NO_WORKER;

@@ -30,9 +30,8 @@ const struct bt_policy *bt_policy_find(const char *name)
 
 void bt_policy_state_init(struct bt_policy_state *state, uint64_t seed)
 {
+    memset(state, 0, sizeof(*state));
     bt_rng_seed(&state->rng, seed);
-    state->next_p = bt_rng_u64(&state->rng);
-    state->next_d = bt_rng_u64(&state->rng);
 }
 
 void place_finish_scan(struct bt_placement *out,

@@ -179,6 +179,7 @@ static void test_report_as_json(void **state)
                                         "prefix_load", "joint"};
     struct bt_json root, list, policy, value;
     size_t cursor = 0;
+    double slow[4];
     struct child *c = RUN(ARG("--output=json"), ARG("--requests=40"),
                           ARG("--rate=20"), ARG("--seed=3"));
 
@@ -193,7 +194,13 @@ static void test_report_as_json(void **state)
         get(&policy, "policy", &value);
         assert_true(bt_json_is(&value, names[i]));
         check_policy(&policy, 40);
+        get(&policy, "kv_bytes", &value);
+        slow[i] = number(&value, "slow");
     }
+    /* Round robin sends every fourth request over the slow pair; who sees the
+     * cost of the move must send far less. */
+    assert_true(slow[0] > 0);
+    assert_true(slow[3] < slow[0] / 2);
     get(&root, "comparison", &value);
     assert_true(number(&value, "pairs") == 40);
     free(c);

@@ -15,3 +15,8 @@ baton_test(e2e_serve_load LABELS e2e TIMEOUT 120
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_load.c LIBS serve_bed bt_base)
 baton_test(e2e_serve_kv LABELS e2e TIMEOUT 120
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_kv.c LIBS serve_bed ext_zmq)
+if(TARGET baton)
+    baton_test(e2e_explain LABELS e2e TIMEOUT 60
+        SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_explain.c
+        LIBS serve_bed ext_jansson m ARGS $<TARGET_FILE:baton>)
+endif()

@@ -383,7 +383,7 @@ static void round_robin_turns(void **state)
 {
     struct bt_policy_state st;
     struct world w;
-    unsigned int p_count[4] = {0}, d_count[4] = {0};
+    unsigned int p_count[4] = {0}, d_count[4] = {0}, pairs[2][2] = {{0}};
 
     (void)state;
     world_init(&w);
@@ -394,10 +394,14 @@ static void round_robin_turns(void **state)
         bt_policy_find("round_robin")->place(&st, &w.view, &out);
         p_count[out.chosen.p]++;
         d_count[out.chosen.d]++;
+        pairs[out.chosen.p][out.chosen.d - 2]++;
         assert_int_equal(out.reason, BT_REASON_BASELINE);
     }
     assert_int_equal(p_count[0], 50);
     assert_int_equal(d_count[2], 50);
+    /* within one life, not only over seeds: nothing locks in */
+    for (int i = 0; i < 4; i++)
+        assert_in_range(pairs[i / 2][i % 2], 10, 40);
 }
 
 static void round_robin_offsets_differ(void **state)

@@ -141,7 +141,10 @@ struct bt_placement {
 
 struct bt_policy_state {
     struct bt_rng rng;
-    uint64_t next_p, next_d; /* round robin, independent */
+    struct {
+        uint64_t turn;
+        uint32_t shift; /* of the present pass */
+    } round_p, round_d; /* round robin, independent */
 };
 
 struct bt_policy {
