@@ -1,7 +1,8 @@
 /* Configuration of `baton serve`: one strict YAML file (libcyaml schema over
- * libyaml). Unknown key, repeated key, wrong type, out-of-range value and
- * contradictory pairs are errors with file:line:column and, for keys, the
- * nearest valid one. Quantities carry units ("30s", "512MiB", "12GB/s").
+ * libyaml). A key that is unknown or given twice, a value of the wrong type or
+ * out of its range, and settings that exclude each other are errors with
+ * file:line:column and, for keys, the nearest valid one. Quantities carry units
+ * ("30s", "512MiB", "12GB/s").
  *
  *   config_schema: 1
  *   policy: joint                 # round_robin | least_loaded | prefix_load

@@ -1,7 +1,7 @@
 /* Byte-preserving JSON: a validating scanner that finds members and an editor
- * that changes only what it is told. Why not a tree: bytes that baton need not
- * change must reach the worker unchanged (no re-escaping, no float rounding,
- * big integers and duplicate keys intact; engine-wire.md 4.2). Pure: no
+ * that changes only what it is told. Why not a tree: what baton has no
+ * business with must arrive at the worker as the client wrote it, escapes,
+ * digits, repeated keys and all (engine-wire.md 4.2). Pure: no
  * allocation, no recursion; nesting limit BT_JSON_DEPTH_MAX.
  */
 #ifndef BATON_ORCHESTRATOR_JSON_H

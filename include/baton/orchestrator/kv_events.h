@@ -1,8 +1,8 @@
 /* Decoder of engines' KV event batches (msgpack; engine-wire.md 1.5 - 1.7):
  * encodings A (array events), B (map events), C (map batches), mixed in one
- * stream. Pure, zero-copy, iterative, bounded before use: a declared length
- * beyond the bytes left is an error; nesting limit 16. A bad event is counted
- * and skipped, the rest of the batch is delivered.
+ * stream. Pure, zero-copy, iterative, bounded before use: a length
+ * that the payload cannot hold is an error, and so is nesting beyond 16. One
+ * bad event costs itself only: it is counted, its neighbours are delivered.
  */
 #ifndef BATON_ORCHESTRATOR_KV_EVENTS_H
 #define BATON_ORCHESTRATOR_KV_EVENTS_H

@@ -7,9 +7,9 @@
  *   seq[0]   = local[0];  seq[i] = XXH3_64(u64le seq[i-1] || u64le local[i],
  *                                          seed 1337)
  *
- * seq[i] names the whole prefix up to block i and is the index key. Keys are
- * not collision proof against an attacker: a false hit misprices a route, it
- * never changes what an engine computes. Pure, no allocation.
+ * seq[i] names the whole prefix up to block i and is the index key. Whoever
+ * forges a collision gets a badly priced route and nothing else: engines never
+ * see these keys. Pure, no allocation.
  */
 #ifndef BATON_PLANNER_BLOCK_HASH_H
 #define BATON_PLANNER_BLOCK_HASH_H
