@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Functions of at most 70 lines, files of at most 1,000, nothing at the top of
-# the tree that the layout does not name, READMEs of at most 100 lines.
+# the tree that the layout does not name, folder READMEs of at most 100 lines
+# (the front page: 150).
 #   size.sh ROOT | --selftest
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -51,11 +52,12 @@ check() {
     local bad=0
     cd "$1"
     mapfile -t files < <(project_files . c h)
-    mapfile -t readmes < <(project_files . md | grep -E 'README\.md$' || true)
+    mapfile -t readmes < <(project_files . md | grep -E '/README\.md$' || true)
     [ "${#files[@]}" -gt 0 ] || { echo 'no source files'; return 1; }
     check_functions || bad=1
     check_lengths 1000 "${files[@]}" || bad=1
     check_lengths 100 "${readmes[@]}" || bad=1
+    [ ! -e README.md ] || check_lengths 150 README.md || bad=1
     check_layout || bad=1
     return "$bad"
 }
