@@ -13,15 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define EXIT_FAILED 1
-#define EXIT_CONFIG 3
-#define EXIT_PEER   4
-#define BAR_WIDTH   30
-#define DRAIN_NS    (60 * BT_NS_PER_S) /* after the last arrival */
+#define EXIT_FAILED      1
+#define EXIT_CONFIG      3
+#define EXIT_PEER        4
+#define BAR_WIDTH        30
+#define LINE_MAX_COLUMNS 79
+#define DRAIN_NS         (60 * BT_NS_PER_S) /* after the last arrival */
 
 struct run {
     struct demo *demo;
@@ -30,8 +32,19 @@ struct run {
 
 /* ---- progress ---- */
 
+/* Columns that a line may fill without wrapping. */
+static int terminal_width(void)
+{
+    struct winsize size;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return 79;
+    return size.ws_col > LINE_MAX_COLUMNS ? LINE_MAX_COLUMNS : size.ws_col - 1;
+}
+
 static void draw(const struct demo *demo, size_t done, size_t total)
 {
+    char line[LINE_MAX_COLUMNS + 1];
     size_t runs = demo->options->policy_count;
     size_t filled =
         total ? (demo->running * total + done) * BAR_WIDTH / (runs * total) : 0;
@@ -42,15 +55,16 @@ static void draw(const struct demo *demo, size_t done, size_t total)
     memset(bar, '.', BAR_WIDTH);
     memset(bar, '#', filled > BAR_WIDTH ? BAR_WIDTH : filled);
     bar[BAR_WIDTH] = '\0';
-    fprintf(stderr, "\r[%s] %zu/%zu %-13s %zu/%zu requests ", bar,
-            demo->running + 1, runs, demo->options->policies[demo->running],
-            done, total);
+    snprintf(line, sizeof(line), "%zu/%zu %-13s %zu/%zu requests [%s]",
+             demo->running + 1, runs, demo->options->policies[demo->running],
+             done, total, bar);
+    fprintf(stderr, "\r%.*s", terminal_width(), line);
 }
 
 static void clear_line(const struct demo *demo)
 {
     if (demo->options->progress)
-        fprintf(stderr, "\r%*s\r", 76, "");
+        fprintf(stderr, "\r%*s\r", terminal_width(), "");
 }
 
 static void on_progress(void *arg, size_t ended, size_t total)
@@ -76,6 +90,10 @@ static enum bt_status make_directory(struct demo *demo)
         }
         snprintf(demo->directory, sizeof(demo->directory), "%s", wanted);
         if (mkdir(wanted, 0700) != 0 && errno != EEXIST) {
+            fprintf(stderr, "baton demo: %s: %s\n", wanted, strerror(errno));
+            return BT_IO;
+        }
+        if (access(wanted, W_OK | X_OK) != 0) {
             fprintf(stderr, "baton demo: %s: %s\n", wanted, strerror(errno));
             return BT_IO;
         }
@@ -266,17 +284,20 @@ static void keep_up(struct demo *demo, struct bt_cluster *cluster)
 {
     fprintf(stderr,
             "\nThe cluster is up under policy %s. Ctrl-C ends it.\n"
-            "  API      %s/v1\n"
+            "  API      %s/v1 (base URL for clients)\n"
             "  metrics  %s/metrics\n"
             "  admin    %s/admin/v1/workers\n"
             "  logs     %s\n\n"
             "Try:\n"
-            "  curl -s %s/v1/completions -H 'Content-Type: application/json' "
+            "  curl -si %s/v1/completions -H 'Content-Type: application/json' "
             "-d '{\"model\":\"%s\",\"prompt\":\"Where does the KV cache "
-            "go?\",\"max_tokens\":24}'\n",
+            "go?\",\"max_tokens\":24}'\n"
+            "  baton explain --admin %s REQUEST-ID    (the answer's "
+            "x-request-id)\n",
             demo->spec.policy, bt_cluster_url(cluster),
             bt_cluster_metrics_url(cluster), bt_cluster_admin_url(cluster),
-            demo->directory, bt_cluster_url(cluster), demo->spec.model);
+            demo->directory, bt_cluster_url(cluster), demo->spec.model,
+            bt_cluster_admin_url(cluster));
     (void)bt_wait(demo->loop, never, cluster,
                   INT64_C(365) * 86400 * 1000000000);
 }

@@ -44,6 +44,10 @@ static void run_child(int out, int log, pid_t parent, char *const argv[])
     int null = open("/dev/null", O_RDONLY);
     sigset_t none;
 
+    /* An end asked for now must not run the parent's handler in here. */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(127);
@@ -65,6 +69,7 @@ enum bt_status bt_process_spawn(struct bt_process *p, struct ev_loop *loop,
                                 char *const argv[])
 {
     pid_t parent = getpid();
+    sigset_t all, before;
     int ends[2], file = -1;
 
     memset(p, 0, sizeof(*p));
@@ -79,7 +84,11 @@ enum bt_status bt_process_spawn(struct bt_process *p, struct ev_loop *loop,
         if (file < 0)
             goto undo_pipe;
     }
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
     p->pid = fork();
+    if (p->pid != 0)
+        sigprocmask(SIG_SETMASK, &before, NULL);
     if (p->pid < 0)
         goto undo_file;
     if (p->pid == 0)

@@ -11,6 +11,7 @@
  */
 #include "events.h"
 
+#include <errno.h>
 #include <ev.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,8 @@
 #define HASHES_MAX     4096 /* per announced event */
 #define DELAYED_MAX    4096
 #define READS_PER_TURN 16
+#define ENDPOINT_MAX   160
+#define TOPIC_MAX      128
 
 struct payload {
     void *bytes;
@@ -42,7 +45,8 @@ struct bt_events {
     uint64_t entropy, next;
     struct payload *ring;
     uint32_t ring_size;
-    char topic[128], endpoint[160], replay_endpoint[160];
+    char topic[TOPIC_MAX], endpoint[ENDPOINT_MAX],
+        replay_endpoint[ENDPOINT_MAX];
     struct bt_events_faults faults;
     struct bt_rng rng;
     bool has_held; /* reorder: waits for its successor */
@@ -97,6 +101,14 @@ static bool chance(struct bt_events *e, double percent)
     return percent > 0 && bt_rng_unit(&e->rng) * 100.0 < percent;
 }
 
+static void release_held(struct bt_events *e)
+{
+    if (e->has_held) {
+        e->has_held = false;
+        send_live(e, e->held);
+    }
+}
+
 static void route(struct bt_events *e, uint64_t sequence)
 {
     if (chance(e, e->faults.drop)) {
@@ -111,10 +123,7 @@ static void route(struct bt_events *e, uint64_t sequence)
     if (chance(e, e->faults.duplicate)) {
         send_live(e, sequence);
     }
-    if (e->has_held) {
-        e->has_held = false;
-        send_live(e, e->held);
-    }
+    release_held(e);
 }
 
 static void arm_delay(struct bt_events *e)
@@ -321,10 +330,20 @@ void bt_events_cleared(struct bt_events *e)
     bt_event_cleared(&e->batch);
 }
 
+/* A fault that ends lets go of what it kept back: nothing else might. */
 void bt_events_set_faults(struct bt_events *e,
                           const struct bt_events_faults *faults)
 {
     e->faults = *faults;
+    while (e->faults.delay_ms <= 0 && e->delayed_count > 0) {
+        pop_delayed(e);
+    }
+    if (e->delayed_count == 0) {
+        ev_timer_stop(e->loop, &e->delay_timer);
+    }
+    if (e->faults.reorder <= 0) {
+        release_held(e);
+    }
 }
 
 uint64_t bt_events_next_sequence(const struct bt_events *e)
@@ -344,24 +363,56 @@ const char *bt_events_replay_endpoint(const struct bt_events *e)
 
 /* ---- life ---- */
 
-static void *bind_socket(struct bt_events *e, int type, const char *endpoint,
-                         char *bound, size_t bound_size)
+/* ZeroMQ cuts a port to 16 bits and overlooks what follows its digits: the
+ * socket would be somewhere else. */
+static bool good_port(const char *endpoint)
 {
+    const char *colon = strrchr(endpoint, ':');
+    if (strncmp(endpoint, "tcp://", 6) != 0 || colon == NULL ||
+        strcmp(colon, ":*") == 0) {
+        return true; /* or left to ZeroMQ */
+    }
+    size_t digits = strspn(colon + 1, "0123456789");
+    return digits >= 1 && digits <= 5 && colon[1 + digits] == '\0' &&
+           strtol(colon + 1, NULL, 10) <= UINT16_MAX;
+}
+
+/* Port 0 means "pick one", which ZeroMQ writes as "*". False: too long. */
+static bool normal_endpoint(char *out, size_t size, const char *endpoint)
+{
+    size_t bytes = strlen(endpoint);
+    bool pick = bytes >= 2 && strcmp(endpoint + bytes - 2, ":0") == 0;
+    int n = snprintf(out, size, "%.*s%s", (int)(pick ? bytes - 1 : bytes),
+                     endpoint, pick ? "*" : "");
+    return n > 0 && (size_t)n < size;
+}
+
+/* 0, or the errno of what failed. */
+static int bind_socket(struct bt_events *e, int type, const char *endpoint,
+                       void **socket_out, char *bound, size_t bound_size)
+{
+    char name[ENDPOINT_MAX];
     int linger = 0, hwm = 100000;
+    if (!good_port(endpoint)) {
+        return EINVAL;
+    }
+    if (!normal_endpoint(name, sizeof(name), endpoint)) {
+        return ENAMETOOLONG;
+    }
     void *socket = zmq_socket(e->context, type);
     if (socket == NULL) {
-        return NULL;
+        return zmq_errno();
     }
+    *socket_out = socket; /* closed by destroy, also after a failure */
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));
     if (type == ZMQ_PUB) { /* the ROUTER keeps 1000, as the real one */
         zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof(hwm));
     }
-    if (zmq_bind(socket, endpoint) != 0 ||
+    if (zmq_bind(socket, name) != 0 ||
         zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0) {
-        zmq_close(socket);
-        return NULL;
+        return zmq_errno();
     }
-    return socket;
+    return 0;
 }
 
 static void start_watching(struct bt_events *e)
@@ -379,14 +430,23 @@ static void start_watching(struct bt_events *e)
     e->delay_timer.data = e;
 }
 
-/* Port 0 means "pick one", which ZeroMQ writes as "*". */
-static void normal_endpoint(char *out, size_t size, const char *endpoint)
+/* What the operator wrote wrong is BT_INVALID. */
+static enum bt_status bind_status(int error)
 {
-    size_t bytes = strlen(endpoint);
-    if (bytes >= 2 && strcmp(endpoint + bytes - 2, ":0") == 0) {
-        snprintf(out, size, "%.*s*", (int)bytes - 1, endpoint);
-    } else {
-        snprintf(out, size, "%s", endpoint);
+    switch (error) {
+    case 0:
+        return BT_OK;
+    case EADDRINUSE:
+        return BT_EXISTS;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case EPROTONOSUPPORT:
+    case ENOCOMPATPROTO:
+    case ENODEV: /* no such interface or address */
+    case EADDRNOTAVAIL:
+        return BT_INVALID;
+    default:
+        return BT_IO;
     }
 }
 
@@ -394,20 +454,19 @@ static enum bt_status open_sockets(struct bt_events *e,
                                    const struct bt_events_config *config,
                                    char *error_out, size_t error_size)
 {
-    char name[160];
-    normal_endpoint(name, sizeof(name), config->endpoint);
-    e->pub = bind_socket(e, ZMQ_PUB, name, e->endpoint, sizeof(e->endpoint));
-    if (e->pub != NULL) {
-        normal_endpoint(name, sizeof(name), config->replay_endpoint);
-        e->router = bind_socket(e, ZMQ_ROUTER, name, e->replay_endpoint,
-                                sizeof(e->replay_endpoint));
+    const char *name = config->endpoint;
+    int error = bind_socket(e, ZMQ_PUB, name, &e->pub, e->endpoint,
+                            sizeof(e->endpoint));
+    if (error == 0) {
+        name = config->replay_endpoint;
+        error = bind_socket(e, ZMQ_ROUTER, name, &e->router, e->replay_endpoint,
+                            sizeof(e->replay_endpoint));
     }
-    if (e->pub == NULL || e->router == NULL) {
+    if (error != 0) {
         snprintf(error_out, error_size, "cannot bind %.80s: %s", name,
-                 zmq_strerror(zmq_errno()));
-        return zmq_errno() == EADDRINUSE ? BT_EXISTS : BT_IO;
+                 zmq_strerror(error));
     }
-    return BT_OK;
+    return bind_status(error);
 }
 
 enum bt_status bt_events_create(struct ev_loop *loop,
@@ -415,6 +474,11 @@ enum bt_status bt_events_create(struct ev_loop *loop,
                                 struct bt_events **out, char *error_out,
                                 size_t error_size)
 {
+    if (strlen(config->topic) >= TOPIC_MAX) { /* never a cut one */
+        snprintf(error_out, error_size, "events topic: at most %d bytes",
+                 TOPIC_MAX - 1);
+        return BT_INVALID;
+    }
     struct bt_events *e = calloc(1, sizeof(*e));
     snprintf(error_out, error_size, "no memory for the event plane");
     if (e == NULL) {

@@ -96,7 +96,7 @@ static int print(const struct options *o, const struct bt_micro_report *report)
 
     if (fflush(stdout) == 0 && status == BT_OK)
         return 0;
-    fprintf(stderr, "baton bench: standard output failed\n");
+    fprintf(stderr, "baton bench: standard output cannot be written\n");
     return BT_EXIT_FAILED;
 }
 
@@ -119,11 +119,16 @@ static int run(int argc, char **argv)
         return code;
     if (argc - first != 1)
         return usage("say what to measure: http or place");
-    if (strcmp(argv[first], "http") != 0 && strcmp(argv[first], "place") != 0)
-        return usage("there is 'http' and 'place'");
+    if (strcmp(argv[first], "http") != 0 && strcmp(argv[first], "place") != 0) {
+        fprintf(stderr, "baton bench: '%s' is neither http nor place\n",
+                argv[first]);
+        return BT_EXIT_USAGE;
+    }
     report = calloc(1, sizeof(*report));
-    if (!report)
-        return usage("out of memory");
+    if (!report) {
+        fprintf(stderr, "baton bench: out of memory\n");
+        return BT_EXIT_FAILED;
+    }
     if (strcmp(argv[first], "http") == 0)
         code = run_http(&o, report);
     else

@@ -25,7 +25,7 @@ static const struct bt_option table[] = {
     {"seed", 's', BT_OPTION_U64, "N", "of workload and placement (1)",
      AT(seed)},
     {"requests", 'n', BT_OPTION_U64, "N",
-     "number of requests (rate x duration)", AT(requests)},
+     "number of requests, 0: rate x duration (0)", AT(requests)},
     {"rate", 'r', BT_OPTION_DOUBLE, "R", "arrivals per second (16)", AT(rate)},
     {"duration", 'd', BT_OPTION_DURATION, "TIME", "of the arrivals (9s)",
      AT(duration)},
@@ -102,6 +102,10 @@ static int check(const struct options *o)
         return usage("--trace-tokens is 1 to 512");
     if (o->slo_ttft <= 0 || o->slo_tpot <= 0)
         return usage("--slo-ttft and --slo-tpot are above 0");
+    if (o->directory && !o->directory[0])
+        return usage("--dir is empty");
+    if (o->trace && !o->trace[0])
+        return usage("--trace is empty");
     if (o->port > 65535)
         return usage("--port is at most 65535");
     return 0;

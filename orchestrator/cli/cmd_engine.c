@@ -5,6 +5,7 @@
  * SIGTERM and SIGINT end it with exit code 0.
  */
 #include "command.h"
+#include "parent.h"
 
 #include "baton/base/units.h"
 #include "baton/bench/engine.h"
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 struct engine_options {
     const char *name, *role, *address, *model, *preset, *encoding;
@@ -41,8 +41,8 @@ static const struct bt_option options[] = {
     {"model", 'm', BT_OPTION_STRING, "MODEL", "model served (demo)", AT(model)},
     {"adapter", 0, BT_OPTION_LIST, "NAME", "LoRA adapter served; repeatable",
      AT(adapters)},
-    {"preset", 0, BT_OPTION_STRING, "PRESET", "compute times (h100-8b-tp1)",
-     AT(preset)},
+    {"preset", 0, BT_OPTION_STRING, "PRESET",
+     "compute times, see baton(1) (h100-8b-tp1)", AT(preset)},
     {"speedup", 0, BT_OPTION_DOUBLE, "X", "divides every time (1)",
      AT(speedup)},
     {"block-size", 0, BT_OPTION_U64, "TOKENS", "tokens per block (16)",
@@ -84,7 +84,7 @@ static const struct bt_option options[] = {
     {"transports", 0, BT_OPTION_STRING, "LIST", "UCX_TLS (tcp,self)",
      AT(transports)},
     {"fault", 0, BT_OPTION_LIST, "SPEC",
-     "KIND[@PHASE][:count=N][:factor=X]; repeatable", AT(faults)},
+     "KIND[@PHASE][:count=N][:factor=X], see baton(1); repeatable", AT(faults)},
     {"startup-delay", 0, BT_OPTION_DURATION, "TIME",
      "before anything is opened (0s)", AT(startup_delay_ns)},
     {"die-with-parent", 0, BT_OPTION_FLAG, NULL,
@@ -185,13 +185,15 @@ static int read_numbers(const struct engine_options *o,
                         struct bt_engine_config *c)
 {
     if (o->port > 65535) {
-        return usage("--port is 0 to 65535", "too large");
+        fprintf(stderr, "baton engine: --port is 0 to 65535\n");
+        return BT_EXIT_USAGE;
     }
     if (o->block_size > UINT32_MAX || o->blocks > UINT32_MAX ||
         o->seqs > UINT32_MAX || o->model_len > UINT32_MAX ||
         o->kv_bytes > UINT32_MAX || o->layers > UINT32_MAX ||
         o->layout_version > UINT32_MAX || o->event_buffer > UINT32_MAX) {
-        return usage("a number is out of range", "more than 4294967295");
+        fprintf(stderr, "baton engine: a number is above 4294967295\n");
+        return BT_EXIT_USAGE;
     }
     c->port = (uint16_t)o->port;
     c->block_tokens = (uint32_t)o->block_size;
@@ -230,7 +232,8 @@ static int read_options(const struct engine_options *o,
     for (size_t i = 0; i < o->paces.count; i++) {
         int n = snprintf(texts[i], sizeof(texts[i]), "%s", o->paces.items[i]);
         if (n >= (int)sizeof(texts[i]) || !read_pace(texts[i], &paces[i])) {
-            return usage("--pace is PEER=RATE[:CLASS[:SETUP]]",
+            return usage("--pace is PEER=RATE[:CLASS[:SETUP]], such as "
+                         "p1=200MB/s:slow:2ms",
                          o->paces.items[i]);
         }
     }
@@ -332,17 +335,6 @@ static int run_process(struct process *p, double delay_s)
     return p->exit_code;
 }
 
-/* False: the parent ended meanwhile. */
-static bool follow_parent(bool wanted)
-{
-    if (!wanted) {
-        return true;
-    }
-    pid_t parent = getppid();
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    return getppid() == parent;
-}
-
 static int run(int argc, char **argv)
 {
     static struct engine_options o;
@@ -363,7 +355,7 @@ static int run(int argc, char **argv)
     if (code != BT_EXIT_OK) {
         return code;
     }
-    if (!follow_parent(o.die_with_parent)) {
+    if (o.die_with_parent && !parent_follow("engine")) {
         return BT_EXIT_FAILED;
     }
     (void)signal(SIGPIPE, SIG_IGN);

@@ -45,7 +45,7 @@ static int run(int argc, char **argv);
 
 const struct bt_command bt_command_explain = {
     .name = "explain",
-    .summary = "say why a request was placed so: candidates, terms, runner-up",
+    .summary = "say why a request was placed so: pairs, terms, what came true",
     .arguments = "[REQUEST-ID]",
     .options = options,
     .run = run,
@@ -159,13 +159,13 @@ static void print_candidate(const json_t *c, const json_t *decision)
     if (same_pair(c, decision, "prefill", "decode"))
         mark = "chosen";
     else if (same_pair(c, decision, "baseline_prefill", "baseline_decode"))
-        mark = "load+prefix";
+        mark = "choice of prefix_load";
     printf("%-10s %-10s %-8s %7lld %7lld %9.1f", text_of(c, "prefill"),
            text_of(c, "decode"), text_of(c, "path_class"), int_of(c, "hit_p"),
            int_of(c, "hit_d"), (double)int_of(c, "kv_bytes") / 1024);
     for (size_t i = 0; i < sizeof(terms) / sizeof(terms[0]); i++)
         printf(" %10s", ms_of(c, terms[i], buf, sizeof(buf)));
-    printf("  %s\n", mark);
+    printf("%s%s\n", mark[0] ? "  " : "", mark);
 }
 
 static void print_candidates(const json_t *decision)
@@ -192,6 +192,7 @@ static void print_realised(const json_t *d)
     static const char *const names[] = {"queue + prefill", "transfer",
                                         "first token"};
     char a[32], b[32];
+    bool unseen = false;
     double queue = json_number_value(json_object_get(d, "pred_queue_ms"));
     const json_t *prefill = json_object_get(d, "pred_prefill_ms");
 
@@ -202,7 +203,13 @@ static void print_realised(const json_t *d)
             snprintf(a, sizeof(a), "%.3f", queue + json_number_value(prefill));
         printf("%-16s %12s %12s\n", names[i], a,
                ms_of(d, pairs[i][1], b, sizeof(b)));
+        unseen = unseen || !json_is_number(json_object_get(d, pairs[i][1]));
     }
+    if (unseen)
+        printf("-: not seen from outside%s\n",
+               json_is_false(json_object_get(d, "stream"))
+                   ? "; an answer that streams shows its first token"
+                   : "");
 }
 
 static void print_decision(const json_t *d)
@@ -277,33 +284,73 @@ static char *what_if_body(const struct explain_options *opts)
     return text;
 }
 
+static int usage(const char *what)
+{
+    fprintf(stderr, "baton explain: %s\n", what);
+    return BT_EXIT_USAGE;
+}
+
+/* The characters that serve lets a request id have. */
+static bool is_id(const char *text)
+{
+    size_t n = strlen(text);
+
+    return n > 0 && n < 200 &&
+           strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                        "0123456789-_.:") == n;
+}
+
+static int check(const struct explain_options *opts, int count, char **ids)
+{
+    if ((opts->tokens > 0) != (count == 0) || count > 1)
+        return usage("give one REQUEST-ID, or --tokens N");
+    if (count == 1 && !is_id(ids[0]))
+        return usage("a REQUEST-ID is the x-request-id header of an answer: "
+                     "letters, digits and -_.:");
+    if (strncmp(opts->admin, "http://", 7) != 0 || strlen(opts->admin) > 250)
+        return usage("--admin is http://HOST:PORT");
+    if (opts->output != NULL && strcmp(opts->output, "json") != 0 &&
+        strcmp(opts->output, "table") != 0)
+        return usage("--output is table or json");
+    return 0;
+}
+
+/* HOST:PORT with or without a slash at the end. */
+static void make_url(const struct explain_options *opts, const char *id,
+                     char *url, size_t size)
+{
+    size_t n = strlen(opts->admin);
+
+    while (n > 0 && opts->admin[n - 1] == '/')
+        n--;
+    snprintf(url, size, "%.*s/admin/v1/%s%s", (int)n, opts->admin,
+             id == NULL ? "explain" : "decisions/", id == NULL ? "" : id);
+}
+
 static int run(int argc, char **argv)
 {
     struct explain_options opts = {.admin = "http://127.0.0.1:9465"};
     struct answer a = {0};
     char url[512], *body = NULL;
     int first = 0, code;
+    enum bt_status status;
 
     code = bt_options_parse(&bt_command_explain, argc, argv, &opts, &first);
     if (code >= 0)
         return code;
-    if ((opts.tokens > 0) != (first == argc) || argc - first > 1) {
-        fprintf(stderr, "baton explain: give one REQUEST-ID, or --tokens N\n");
-        return BT_EXIT_USAGE;
-    }
-    if (opts.tokens > 0) {
-        snprintf(url, sizeof(url), "%s/admin/v1/explain", opts.admin);
+    code = check(&opts, argc - first, argv + first);
+    if (code != 0)
+        return code;
+    make_url(&opts, opts.tokens > 0 ? NULL : argv[first], url, sizeof(url));
+    if (opts.tokens > 0)
         body = what_if_body(&opts);
-    } else {
-        snprintf(url, sizeof(url), "%s/admin/v1/decisions/%s", opts.admin,
-                 argv[first]);
-    }
     a.loop = ev_default_loop(EVFLAG_AUTO);
-    if (ask(&a, url, body) != BT_OK) {
+    status = ask(&a, url, body);
+    if (status != BT_OK) {
         fprintf(stderr,
                 "baton explain: %s does not answer (%s); is --admin "
                 "right?\n",
-                opts.admin, bt_status_text(a.status));
+                opts.admin, bt_status_text(status));
         code = BT_EXIT_PEER;
     } else {
         code = show(&a, &opts);

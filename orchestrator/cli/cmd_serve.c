@@ -3,6 +3,7 @@
  * a parent that asked for port 0 learns the ports.
  */
 #include "command.h"
+#include "parent.h"
 
 #include "baton/orchestrator/config.h"
 #include "baton/orchestrator/serve.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -110,8 +110,8 @@ static int run(int argc, char **argv)
                         "else); see baton serve --help\n");
         return BT_EXIT_USAGE;
     }
-    if (opts.die_with_parent)
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (opts.die_with_parent && !parent_follow("serve"))
+        return BT_EXIT_FAILED;
     signal(SIGPIPE, SIG_IGN);
     raise_file_limit();
     if (bt_config_load(opts.config, &config, error, sizeof(error)) != BT_OK) {
@@ -120,7 +120,11 @@ static int run(int argc, char **argv)
     }
     if (opts.policy != NULL) {
         if (bt_policy_find(opts.policy) == NULL) {
-            fprintf(stderr, "baton serve: unknown policy '%s'\n", opts.policy);
+            fprintf(stderr,
+                    "baton serve: no policy '%s'; there are:", opts.policy);
+            for (size_t i = 0; bt_policy_at(i); i++)
+                fprintf(stderr, " %s", bt_policy_at(i)->name);
+            fputc('\n', stderr);
             bt_config_destroy(config);
             return BT_EXIT_USAGE;
         }

@@ -50,7 +50,8 @@ static void print_help(FILE *out)
     for (size_t i = 0; i < COMMANDS; i++)
         fprintf(out, "  %-12s %s\n", TABLE[i]->name, TABLE[i]->summary);
     fprintf(out, "  %-12s %s\n\n", "help", "help on a command");
-    fprintf(out, "baton COMMAND --help shows the options of a command.\n"
+    fprintf(out, "baton COMMAND --help shows the options of a command, "
+                 "baton --version the version.\n"
                  "exit codes: 0 done, 1 failed, 2 usage, 3 bad "
                  "configuration,\n            4 peer unreachable, 5 check "
                  "found differences\n");
@@ -66,7 +67,8 @@ static const struct bt_command *find_command(const char *name)
         names[i] = TABLE[i]->name;
     }
     const char *hint = bt_nearest(name, names, COMMANDS);
-    fprintf(stderr, "baton: unknown command '%s'", name);
+    fprintf(stderr, "baton: unknown %s '%s'",
+            name[0] == '-' ? "option" : "command", name);
     if (hint)
         fprintf(stderr, " (did you mean '%s'?)", hint);
     fprintf(stderr, "\ntry 'baton --help'\n");
@@ -76,7 +78,7 @@ static const struct bt_command *find_command(const char *name)
 static int run_help(int argc, char **argv)
 {
     char flag[] = "--help";
-    if (argc < 2) {
+    if (argc < 2 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return BT_EXIT_OK;
     }

@@ -52,6 +52,7 @@ static void exchange_free(struct exchange *x)
     free(x->keys);
     free(x->params_reply);
     free(x->held);
+    said_reset(&x->said);
     free(x);
     serve_drain_check(serve);
 }

@@ -12,7 +12,7 @@
 #define BATON_SHELL_EXCHANGE_H
 
 #include "baton/orchestrator/openai.h"
-#include "baton/orchestrator/sse.h"
+#include "said.h"
 #include "serve_priv.h"
 
 #define REQUEST_ID_MAX  128
@@ -52,7 +52,7 @@ struct exchange {
     struct leg prefill, decode;
     char *params_reply; /* leg P's reply that holds params */
     struct bt_json params;
-    struct bt_sse sse;
+    struct said said;
     char *held; /* stream bytes before the first whole event */
     size_t held_used;
     bool stream_started; /* the client got its head */

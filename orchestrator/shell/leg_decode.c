@@ -34,10 +34,10 @@ static void send_progress(struct exchange *x, enum bt_event_type type)
     event.u.progress = (struct bt_ev_progress){
         .request = x->id,
         .attempt = x->decode.attempt,
-        .tokens = (uint32_t)(x->sse.usage && x->sse.completion_tokens > 0
-                                 ? x->sse.completion_tokens
-                                 : x->sse.token_events),
-        .cached_tokens = (uint32_t)x->sse.cached_tokens,
+        .tokens = (uint32_t)(x->said.usage && x->said.completion_tokens > 0
+                                 ? x->said.completion_tokens
+                                 : x->said.token_events),
+        .cached_tokens = (uint32_t)x->said.cached_tokens,
     };
     exchange_event(x, &event);
 }
@@ -48,7 +48,7 @@ static void note_tokens(struct exchange *x)
     int64_t now = serve_now_ns();
     bool first = x->tokens_seen == 0;
 
-    if (x->sse.token_events == x->tokens_seen)
+    if (x->said.token_events == x->tokens_seen)
         return;
     if (first) {
         x->first_token_ns = now;
@@ -59,7 +59,7 @@ static void note_tokens(struct exchange *x)
         prom_observe(&c->itl, (double)(now - x->last_token_ns) / 1e9);
     }
     x->last_token_ns = now;
-    x->tokens_seen = x->sse.token_events;
+    x->tokens_seen = x->said.token_events;
     send_progress(x, first ? BT_EV_FIRST_TOKEN : BT_EV_TOKENS);
 }
 
@@ -119,7 +119,7 @@ static enum bt_status relay(struct exchange *x, const char *bytes, size_t count)
 
     if (x->http == NULL)
         return BT_OK;
-    if (!x->stream_started && x->sse.events == 0 && !x->sse.done &&
+    if (!x->stream_started && x->said.events == 0 && !x->said.done &&
         hold(x, bytes, count))
         return BT_OK;
     if (!x->stream_started)
@@ -144,25 +144,6 @@ static void note_tail(struct exchange *x, const char *bytes, size_t count)
     x->tail[1] = bytes[0];
 }
 
-/* Length of the part of bytes up to the end of the line that made the reader
- * see an error; count if there is none. */
-static size_t feed_until_error(struct exchange *x, const char *bytes,
-                               size_t count)
-{
-    size_t at = 0;
-
-    while (at < count) {
-        const char *nl = memchr(bytes + at, '\n', count - at);
-        size_t n = nl == NULL ? count - at : (size_t)(nl - bytes) + 1 - at;
-
-        bt_sse_feed(&x->sse, bytes + at, n);
-        at += n;
-        if (x->sse.error || x->sse.finish_error)
-            return at;
-    }
-    return count;
-}
-
 static void stop_call(struct exchange *x)
 {
     if (x->decode.call != NULL)
@@ -170,17 +151,43 @@ static void stop_call(struct exchange *x)
     x->decode.call = NULL;
 }
 
+/* A stream with tokens is never retried nor its hand-off given back, so its
+ * prompt, kept twice, is of no more use. */
+static void drop_prompt(struct exchange *x)
+{
+    struct bt_openai_request kept = {.route = x->request.route,
+                                     .stream = x->request.stream,
+                                     .pd_allowed = x->request.pd_allowed};
+
+    if (x->decode.call == NULL || !bt_call_body_sent(x->decode.call))
+        return;
+    free(x->decode.body);
+    x->decode.body = NULL;
+    free(x->params_reply);
+    x->params_reply = NULL;
+    x->params = (struct bt_json){0};
+    x->request = kept;
+    if (x->http != NULL)
+        bt_httpd_body_release(x->http);
+}
+
 static enum bt_status on_stream(struct exchange *x, const char *bytes,
                                 size_t count)
 {
-    bool begun = x->stream_started || x->sse.events > 0;
-    size_t good = feed_until_error(x, bytes, count);
+    bool begun = x->stream_started || x->said.events > 0;
+    size_t good = 0;
+    enum bt_status kept =
+        said_feed(&x->said, &x->serve->sse, bytes, count, &good);
     enum bt_status status;
 
     note_tail(x, bytes, good);
-    if (!x->sse.error && !x->sse.finish_error) {
+    if (!x->said.error && !x->said.finish_error) {
         status = relay(x, bytes, count);
+        if (kept != BT_OK)
+            status = kept;
         note_tokens(x);
+        if (x->tokens_seen > 0 && x->decode.body != NULL)
+            drop_prompt(x);
         if (status == BT_OK || status == BT_AGAIN)
             return status;
         stop_call(x);
@@ -192,7 +199,7 @@ static enum bt_status on_stream(struct exchange *x, const char *bytes,
         status = bt_httpd_stream_write(x->http, "\n\n", 2);
         memcpy(x->tail, "\n\n", 2);
         x->error_relayed =
-            x->sse.error && (status == BT_OK || status == BT_AGAIN);
+            x->said.error && (status == BT_OK || status == BT_AGAIN);
     }
     stop_call(x);
     exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_BODY, 200);
@@ -249,7 +256,8 @@ static void end_unstreamed(struct exchange *x)
 
 static void end_stream(struct exchange *x)
 {
-    bool complete = bt_sse_complete(&x->sse) && x->sse.events > 0;
+    bool complete =
+        said_complete(&x->said, &x->serve->sse) && x->said.events > 0;
 
     note_tokens(x);
     if (complete) {
@@ -259,7 +267,7 @@ static void end_stream(struct exchange *x)
         return;
     }
     exchange_fail_leg(x, BT_LEG_DECODE,
-                      x->sse.events == 0 ? BT_FAIL_BODY : BT_FAIL_TRUNCATED,
+                      x->said.events == 0 ? BT_FAIL_BODY : BT_FAIL_TRUNCATED,
                       200);
 }
 
@@ -317,7 +325,7 @@ void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
         exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_TRUNCATED, 0);
         return;
     }
-    bt_sse_init(&x->sse);
+    said_reset(&x->said);
     drop_held(x);
     memset(x->tail, 0, sizeof(x->tail));
     x->tokens_seen = 0;

@@ -11,6 +11,7 @@
 #include "baton/orchestrator/httpd.h"
 #include "baton/orchestrator/json.h"
 #include "baton/orchestrator/serve.h"
+#include "baton/orchestrator/sse.h"
 #include "baton/orchestrator/upstream.h"
 #include "log.h"
 #include <ev.h>
@@ -77,6 +78,7 @@ struct bt_serve {
     struct decision_ring *decisions;
     struct tokenizer *tokenizer;
     struct shell_counters counters;
+    struct bt_sse sse; /* lent to one stream at a time: said.h */
     ev_timer tick;
     int64_t last_tick_ns;
     int64_t started_ns;

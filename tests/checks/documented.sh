@@ -47,6 +47,7 @@ check_keys() {
     [ -s "$scratch_dir/keys" ] || { echo 'no keys'; return 1; }
     while read -r key fallback; do
         fallback=${fallback//\"/}
+        fallback=${fallback//\*/\\*} # scdoc takes a bare one as markup
         case $fallback in
         null) want="*$key* (required" ;;
         '') want="*$key* (default empty" ;;

@@ -9,6 +9,11 @@ baton_test(test_engine_stream LABELS e2e TIMEOUT 120
     SOURCES test_engine_stream.c engine_rig.c LIBS ${ENGINE_E2E_LIBS})
 baton_test(test_engine_chaos LABELS e2e TIMEOUT 120
     SOURCES test_engine_chaos.c engine_rig.c LIBS ${ENGINE_E2E_LIBS})
+baton_test(test_engine_event_faults LABELS e2e TIMEOUT 120
+    SOURCES test_engine_event_faults.c engine_rig.c LIBS ${ENGINE_E2E_LIBS})
+baton_test(test_engine_event_plane LABELS e2e TIMEOUT 120
+    SOURCES test_engine_event_plane.c LIBS bt_engine bt_base ext_ev ext_zmq
+    INCLUDES ${PROJECT_SOURCE_DIR}/bench/engine)
 if(TARGET baton)
     baton_test(test_engine_cli LABELS e2e
         SOURCES test_engine_cli.c engine_rig.c LIBS ${ENGINE_E2E_LIBS}

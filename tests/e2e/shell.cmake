@@ -15,6 +15,10 @@ baton_test(e2e_serve_load LABELS e2e TIMEOUT 120
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_load.c LIBS serve_bed bt_base)
 baton_test(e2e_serve_kv LABELS e2e TIMEOUT 120
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_kv.c LIBS serve_bed ext_zmq)
+baton_test(e2e_serve_said LABELS e2e TIMEOUT 30
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_said.c LIBS bt_serve bt_base)
+target_include_directories(e2e_serve_said PRIVATE
+    ${PROJECT_SOURCE_DIR}/orchestrator/shell)
 if(TARGET baton)
     baton_test(e2e_explain LABELS e2e TIMEOUT 60
         SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_explain.c

@@ -288,6 +288,36 @@ static void bad_params(void **state)
     stop_pair(&p, &d);
 }
 
+/* A peer that cannot even be named: the pull never starts. */
+static void unusable_host(void **state)
+{
+    (void)state;
+    struct rig d;
+    struct bt_engine_config c;
+    char prompt[256];
+    const char *params =
+        "{\"do_remote_prefill\":true,"
+        "\"remote_block_ids\":[[0,1,2,3,4,5,6]],"
+        "\"remote_engine_id\":\"e\",\"remote_request_id\":\"r\","
+        "\"remote_host\":\"no such host\",\"remote_port\":1}";
+    make_prompt(prompt, 100, 1);
+    for (int recompute = 0; recompute < 2; recompute++) {
+        rig_config(&c, "d0");
+        c.recompute = recompute == 1;
+        rig_start(&d, &c);
+        struct answer a = leg_d(&d, prompt, params);
+        if (c.recompute) {
+            expect_oracle(&a, prompt);
+        } else {
+            assert_int_equal(a.status, 500);
+        }
+        assert_int_equal(rig_state(&d, "totals.pulls_failed"), 1);
+        answer_free(&a);
+        expect_quiet(&d);
+        rig_stop(&d);
+    }
+}
+
 /* With --stream-eager the 200 has left: the failure is an event. */
 static void eager_stream_fails_inside(void **state)
 {
@@ -373,6 +403,7 @@ int main(void)
         cmocka_unit_test(flipped_byte_is_seen),
         cmocka_unit_test(client_leaves_during_pull),
         cmocka_unit_test(bad_params),
+        cmocka_unit_test(unusable_host),
         cmocka_unit_test(eager_stream_fails_inside),
         cmocka_unit_test(waiting_leg_keeps_its_lease),
         cmocka_unit_test(pulls_from_itself),

@@ -358,6 +358,56 @@ static void limits_headers(void **state)
     assert_int_equal(counters.refused_431, 3);
 }
 
+#define LINE_BYTES 162
+
+/* A whole head of exactly so many bytes in lines of LINE_BYTES. */
+static void many_lines(char *out, size_t bytes)
+{
+    size_t at =
+        (size_t)snprintf(out, LINE_BYTES, "GET /x HTTP/1.1\r\nHost: a\r\n");
+    for (unsigned i = 0; at + 2 < bytes; i++) {
+        size_t line = bytes - 2 - at;
+        if (line >= (size_t)2 * LINE_BYTES)
+            line = LINE_BYTES;
+        memset(out + at, 'v', line);
+        int name = snprintf(out + at, line, "X-%03u: ", i);
+        out[at + (size_t)name] = 'v'; /* over the NUL */
+        memcpy(out + at + line - 2, "\r\n", 2);
+        at += line;
+    }
+    memcpy(out + at, "\r\n", 2);
+}
+
+/* Heads up to the limit are taken, in one line or in 200, first or later on
+ * their connection; one byte more is refused in JSON. */
+static void default_limit_of_heads(void **state)
+{
+    (void)state;
+    enum { LIMIT = 32 * 1024 };
+    static char bytes[LIMIT + 2];
+    struct net_text text = {0};
+    char error[160];
+    bt_httpd_stop(world.httpd);
+    assert_int_equal(bt_httpd_start(world.loop, "127.0.0.1", 0, NULL,
+                                    on_request, &world, &world.httpd, error,
+                                    sizeof(error)),
+                     BT_OK);
+    int fd = net_connect(bt_httpd_port(world.httpd));
+    for (unsigned i = 1; i <= 4; i++) {
+        if (i % 2 == 0)
+            big_head(bytes, LIMIT);
+        else
+            many_lines(bytes, LIMIT);
+        assert_true(net_send(world.loop, fd, bytes, LIMIT));
+        assert_true(net_read_until(world.loop, fd, &text, "/x got 0", i));
+    }
+    close(fd);
+    assert_int_equal(net_occurrences(&text, "HTTP/1.1 200"), 4);
+    net_text_free(&text);
+    big_head(bytes, LIMIT + 1);
+    refused_text(bytes, LIMIT + 1, 431, true);
+}
+
 /* A14: over the total of all bodies, 503 with Retry-After; then room again. */
 static void limits_all_bodies(void **state)
 {
@@ -396,9 +446,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        T(refuses_odd_framing),  T(refuses_in_json), T(accepts_plain_framing),
-        T(accepts_byte_by_byte), T(limits_bodies),   T(limits_chunk_sizes),
-        T(answers_expect),       T(limits_headers),  T(limits_all_bodies),
+        T(refuses_odd_framing),    T(refuses_in_json), T(accepts_plain_framing),
+        T(accepts_byte_by_byte),   T(limits_bodies),   T(limits_chunk_sizes),
+        T(answers_expect),         T(limits_headers),  T(limits_all_bodies),
+        T(default_limit_of_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -482,6 +482,58 @@ static void body_may_go_with_the_cancel(void **state)
     close(fd);
 }
 
+static bool has_data(void *arg)
+{
+    return ((struct result *)arg)->datas > 0;
+}
+
+/* An answer that overtakes its request's body does not free it; the answer to
+ * a request that has left does, if it is a good one. */
+static void body_may_go_once_sent(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t bytes;
+        const char *answer;
+        bool sent;
+    } cases[] = {
+        {100000, "HTTP/1.1 200 OK\r\n\r\na", true},
+        {100, "HTTP/1.1 200 OK\r\n\r\na", true},
+        {100, "HTTP/1.1 401 Who\r\n\r\na", false},
+        {LARGE, "HTTP/1.1 200 OK\r\n\r\na", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct result r = {0};
+        struct net_text text = {0};
+        struct bt_call_spec spec = spec_of(&r);
+        char *body = malloc(cases[i].bytes);
+        assert_non_null(body);
+        memset(body, 'x', cases[i].bytes);
+        spec.body = body;
+        spec.body_bytes = cases[i].bytes;
+        assert_int_equal(bt_call_start(world.upstream, &spec, &r.call), BT_OK);
+        assert_false(bt_call_body_sent(r.call));
+        int fd = net_accept(world.loop, world.listener);
+        assert_true(net_read_until(world.loop, fd, &text, "\r\n\r\n", 1));
+        if (cases[i].bytes < LARGE)
+            assert_true(net_read_until(world.loop, fd, &text, "x",
+                                       (unsigned)cases[i].bytes));
+        assert_false(bt_call_body_sent(r.call));
+        assert_true(net_say(world.loop, fd, cases[i].answer));
+        assert_true(net_until(world.loop, has_data, &r));
+        assert_int_equal(bt_call_body_sent(r.call), cases[i].sent);
+        if (cases[i].sent) {
+            free(body);
+            body = NULL;
+        }
+        net_say(world.loop, fd, "bcd");
+        close(fd);
+        assert_true(net_until(world.loop, is_done, &r));
+        free(body);
+        net_text_free(&text);
+    }
+}
+
 static void pause_bounds_memory(void **state)
 {
     (void)state;
@@ -601,6 +653,7 @@ int main(void)
         T(answered_in_part_is_not_retried),
         T(cancel_closes_the_connection),
         T(body_may_go_with_the_cancel),
+        T(body_may_go_once_sent),
         T(pause_bounds_memory),
         T(many_at_once),
         T(waits_for_a_connection),

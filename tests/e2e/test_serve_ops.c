@@ -133,6 +133,44 @@ static void drain_cuts_with_words(void **state)
     bed_stop(&bed);
 }
 
+static bool is_prompt_gone(void *arg)
+{
+    (void)arg;
+    return bed_metric(&bed, "baton_http_body_bytes") == 0;
+}
+
+/* A stream with tokens needs its prompt no more, neither to end well nor to be
+ * left by its client. */
+static void a_stream_gives_its_prompt_back(void **state)
+{
+    struct bed_client stays, leaves;
+
+    (void)state;
+    bed_start(&bed, "pd", NULL);
+    bed.workers[1].script = d_one_and_a_half;
+    bed_connect(&bed, &leaves, bed.ports.listen);
+    bed_post(&leaves, "/v1/completions", STREAM);
+    bed_until(&bed, has_chunk, &leaves, "a first chunk");
+    bed_connect(&bed, &stays, bed.ports.listen);
+    bed_post(&stays, "/v1/completions", STREAM);
+    bed_until(&bed, has_chunk, &stays, "a first chunk");
+    bed_until(&bed, is_prompt_gone, NULL, "no body is held");
+    bed_close(&leaves);
+    bt_httpd_stream_write(held,
+                          "ices\":[]}\n\n"
+                          "data: [DONE]\n\n",
+                          strlen("ices\":[]}\n\n"
+                                 "data: [DONE]\n\n"));
+    bt_httpd_stream_end(held);
+    assert_int_equal(bed_answer(&stays), 200);
+    assert_non_null(strstr(bed_body(&stays), "[DONE]"));
+    bed_close(&stays);
+    bed_idle(&bed);
+    assert_int_equal(bed_metric(&bed, "baton_requests_total{outcome=\"ok\"}"),
+                     1);
+    bed_stop(&bed);
+}
+
 static void on_late_drain(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
@@ -185,8 +223,8 @@ static void pour(void *arg)
         if (status == BT_LIMIT)
             return;
         f->sent += sizeof(piece);
-        if (status == BT_AGAIN && f->sent < f->most)
-            return;
+        if (status == BT_AGAIN)
+            return; /* [DONE] too must wait for room */
     }
     if (!f->ends)
         return;
@@ -737,6 +775,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drain_cuts_with_words),
         cmocka_unit_test(drain_breaks_the_loop),
+        cmocka_unit_test(a_stream_gives_its_prompt_back),
         cmocka_unit_test(a_cut_slow_stream_looks_cut),
         cmocka_unit_test(a_slow_client_is_no_dead_worker),
         cmocka_unit_test(a_first_event_larger_than_the_buffer),

@@ -73,6 +73,8 @@ const char *bt_httpd_header(const struct bt_httpd_request *req,
                             const char *name); /* NULL if absent */
 const char *bt_httpd_body(const struct bt_httpd_request *req,
                           size_t *bytes_out); /* never NULL */
+/* Free the body before the answer has ended; it is empty from then on. */
+void bt_httpd_body_release(struct bt_httpd_request *req);
 /* CLOCK_MONOTONIC when the last body byte had arrived. */
 int64_t bt_httpd_arrived_ns(const struct bt_httpd_request *req);
 

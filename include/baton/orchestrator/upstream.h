@@ -65,6 +65,9 @@ void bt_upstream_destroy(struct bt_upstream *upstream);
 enum bt_status bt_call_start(struct bt_upstream *upstream,
                              const struct bt_call_spec *spec,
                              struct bt_call **out);
+/* True once the head of a 2xx answer has come and the whole body has left: it
+ * is not looked at again, so the caller may free it before the end. */
+bool bt_call_body_sent(const struct bt_call *call);
 /* Take reading up again after data returned BT_AGAIN. */
 void bt_call_resume(struct bt_call *call);
 /* Close the connection (an engine sees the disconnect); no more call-backs.

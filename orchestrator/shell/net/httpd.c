@@ -242,9 +242,12 @@ static void limits_fill(struct bt_httpd_limits *l)
 
 static struct MHD_Daemon *daemon_start(struct bt_httpd *httpd, int listen_fd)
 {
-    /* Twice the limit: heads up to the limit parse with room to spare, so
-     * most oversized ones are refused by httpd_guard, in JSON. */
-    size_t pool = 2 * (size_t)httpd->limits.header_bytes_max;
+    /* Heads up to the limit parse with room for 64 bytes of bookkeeping per
+     * header line, and most oversized ones are refused by httpd_guard, in JSON.
+     * No more than that: MHD writes zeros over half of the pool for an answer
+     * and over all of it between the requests of a connection. */
+    size_t limit = httpd->limits.header_bytes_max;
+    size_t pool = limit + limit / 2;
     if (pool < POOL_BYTES_MIN)
         pool = POOL_BYTES_MIN;
     return MHD_start_daemon(

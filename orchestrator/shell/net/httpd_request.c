@@ -417,6 +417,11 @@ const char *bt_httpd_body(const struct bt_httpd_request *req, size_t *bytes_out)
     return req->body ? req->body : "";
 }
 
+void bt_httpd_body_release(struct bt_httpd_request *req)
+{
+    body_free(req);
+}
+
 int64_t bt_httpd_arrived_ns(const struct bt_httpd_request *req)
 {
     return req->arrived_ns;

@@ -1,7 +1,7 @@
 /* Answers: whole ones and streams. A stream's unsent bytes sit in a ring that
  * grows on demand up to the limit plus one write. libmicrohttpd pulls from it;
- * an empty ring suspends the connection, the next write resumes it within the
- * same loop turn.
+ * an empty ring is freed and suspends the connection, the next write resumes it
+ * within the same loop turn.
  *
  *   write --> ring --> MHD's chunk buffer --> socket
  *     full at stream_buffer_bytes (BT_AGAIN) ... drain at half of it
@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define RING_START_BYTES 4096
+#define RING_START_BYTES 1024
 #define WRITE_BYTES_MAX  (64U * 1024)
-#define STREAM_BLOCK     (16U * 1024)
+#define STREAM_BLOCK     2048 /* unused with chunks, one send in HTTP/1.0 */
 #define ABORT_S          0.5
 #define HEADER_BYTES_MAX (16U * 1024)
 
@@ -69,6 +69,13 @@ static size_t ring_take(struct ring *ring, char *out, size_t max)
     return count;
 }
 
+/* Most streams wait for their next token most of the time. */
+static void ring_free(struct ring *ring)
+{
+    free(ring->bytes);
+    *ring = (struct ring){0};
+}
+
 /* ---- libmicrohttpd's side ---- */
 
 /* Ends the connection after what has left so far. END_WITH_ERROR would do, but
@@ -100,6 +107,7 @@ static ssize_t on_pull(void *arg, uint64_t position, char *out, size_t max)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (req->state == REQUEST_ABORTING)
         return cut(req);
+    ring_free(&req->ring);
     req->suspended = true;
     MHD_suspend_connection(req->mhd);
     if (req->conn->peer_left)

@@ -183,6 +183,20 @@ enum bt_status bt_call_start(struct bt_upstream *upstream,
     return BT_OK;
 }
 
+/* After a 2xx head libcurl sends nothing anew: no retry, no authentication, no
+ * redirect. A worker may answer before it has read all, though. */
+bool bt_call_body_sent(const struct bt_call *call)
+{
+    curl_off_t sent = 0;
+    long status = 0;
+    if (!call->head_given)
+        return false;
+    curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(call->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+    return status >= 200 && status < 300 &&
+           sent >= (curl_off_t)call->spec.body_bytes;
+}
+
 void bt_call_resume(struct bt_call *call)
 {
     if (call->cancelled || call->state == CALL_DONE)

@@ -15,6 +15,7 @@
 #define HEADERS_MAX        64
 #define KEEPALIVE_IDLE_S   30L
 #define KEEPALIVE_EVERY_S  10L
+#define READ_BYTES         8192L /* one such buffer per running call */
 
 static const char no_expect[] = "Expect:";
 static const char no_type[] = "Content-Type:";
@@ -92,6 +93,7 @@ static bool easy_init(struct bt_call *call)
     bad |=
         curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     bad |= curl_easy_setopt(e, CURLOPT_TCP_NODELAY, 1L);
+    bad |= curl_easy_setopt(e, CURLOPT_BUFFERSIZE, READ_BYTES);
     bad |= curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
     bad |= curl_easy_setopt(e, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
     bad |= curl_easy_setopt(e, CURLOPT_TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
