@@ -351,7 +351,7 @@ static int run_all(struct demo *demo)
             demo->report->wall_s = (double)(to.tv_sec - from.tv_sec) +
                                    (double)(to.tv_nsec - from.tv_nsec) / 1e9;
             code = print_report(demo);
-            if (o->keep)
+            if (o->keep && !ferror(stdout))
                 keep_up(demo, cluster);
         }
         bt_cluster_stop(cluster);

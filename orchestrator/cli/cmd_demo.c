@@ -108,6 +108,8 @@ static int check(const struct options *o)
         return usage("--trace is empty");
     if (o->port > 65535)
         return usage("--port is at most 65535");
+    if (o->seed > INT64_MAX)
+        return usage("--seed is at most 9223372036854775807");
     return 0;
 }
 

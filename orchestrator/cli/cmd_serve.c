@@ -29,7 +29,7 @@ static const struct bt_option options[] = {
      "use this placement policy instead of the configured one",
      offsetof(struct serve_options, policy)},
     {"die-with-parent", 0, BT_OPTION_FLAG, NULL,
-     "end when the parent process ends (tests, demo)",
+     "end when the parent process ends",
      offsetof(struct serve_options, die_with_parent)},
     {0},
 };
