@@ -189,8 +189,11 @@ static void measure_policies(struct bench *b, uint64_t seed,
 static enum bt_status run(struct bench *b, uint64_t seed,
                           struct bt_micro_report *report)
 {
-    const struct bt_prefix_index_limits limits = {WORKERS_MAX, INDEX_BLOCKS,
-                                                  INDEX_BLOCKS * 2, 64};
+    const struct bt_prefix_index_limits limits = {
+        .workers_max = WORKERS_MAX,
+        .blocks_max = INDEX_BLOCKS,
+        .holdings_max = INDEX_BLOCKS * 2,
+    };
     size_t bytes = bt_prefix_index_bytes(&limits);
     void *memory = calloc(1, bytes);
     struct bt_arena arena;

@@ -10,9 +10,6 @@
 #include <assert.h>
 #include <stdint.h>
 
-/* Stores that wait for their parent block, over all workers. */
-#define PARKED_MAX 256u
-
 /* Time-outs beyond a year are a slip of the unit; sums of them stay sane. */
 #define DURATION_MAX_NS (366LL * 86400 * 1000000000)
 
@@ -83,7 +80,6 @@ index_limits(const struct bt_core_config *c)
         .workers_max = c->worker_count,
         .blocks_max = c->index_blocks_max,
         .holdings_max = c->index_holdings_max,
-        .parked_max = PARKED_MAX,
     };
 
     return limits;

@@ -59,7 +59,7 @@ struct exchange {
     bool error_relayed;  /* D's own error event went through */
     char tail[2];        /* last two bytes of the stream */
     uint64_t tokens_seen;
-    int64_t arrived_ns, tokenized_ns, placed_ns, first_token_ns, last_token_ns;
+    int64_t arrived_ns, first_token_ns, last_token_ns;
     int64_t tokenize_ns, plan_ns;
     struct tokenize_job *tokenize;
     struct bt_decision decision; /* once the core has finished it */

@@ -126,7 +126,6 @@ void handoff_release_stop(struct bt_serve *serve);
 enum bt_status workers_start(struct bt_serve *serve);
 void workers_stop(struct bt_serve *serve);
 void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain);
-bool workers_is_drained_by_admin(const struct bt_serve *serve, uint32_t slot);
 const char *workers_reason(const struct bt_serve *serve, uint32_t slot);
 const char *workers_version(const struct bt_serve *serve, uint32_t slot);
 
@@ -163,10 +162,6 @@ void decisions_candidate(struct bt_text *text, const struct bt_serve *serve,
 void metrics_handle(void *arg, struct bt_httpd_request *req);
 void metrics_init(struct shell_counters *counters);
 void admin_handle(void *arg, struct bt_httpd_request *req);
-
-/* tokenize.c */
-typedef void (*tokens_fn)(void *arg, const uint32_t *tokens, size_t count,
-                          enum bt_status status);
 
 /* Small helpers shared by the handlers. */
 void reply_json(struct bt_httpd_request *req, int status, const char *body,

@@ -462,11 +462,6 @@ void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain)
     }
 }
 
-bool workers_is_drained_by_admin(const struct bt_serve *serve, uint32_t slot)
-{
-    return serve->workers->at[slot].drained;
-}
-
 const char *workers_reason(const struct bt_serve *serve, uint32_t slot)
 {
     return serve->workers->at[slot].reason;

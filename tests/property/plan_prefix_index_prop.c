@@ -309,8 +309,7 @@ static void run(uint64_t seed, int shared_hashes)
     const struct bt_prefix_index_limits limits = {.workers_max = WORKERS,
                                                   .blocks_max = NODES,
                                                   .holdings_max =
-                                                      2 * SOURCES * NODES,
-                                                  .parked_max = 1};
+                                                      2 * SOURCES * NODES};
     size_t bytes = bt_prefix_index_bytes(&limits);
     void *memory = calloc(1, bytes);
     struct bt_prefix_index *x;

@@ -23,10 +23,8 @@ static const uint32_t tokens[] = {1, 2,  3,  4,  5,  6,  7,  8,
 static struct bt_prefix_index *start_with(uint32_t workers, uint32_t blocks,
                                           uint32_t holdings)
 {
-    const struct bt_prefix_index_limits limits = {.workers_max = workers,
-                                                  .blocks_max = blocks,
-                                                  .holdings_max = holdings,
-                                                  .parked_max = 8};
+    const struct bt_prefix_index_limits limits = {
+        .workers_max = workers, .blocks_max = blocks, .holdings_max = holdings};
     size_t bytes = bt_prefix_index_bytes(&limits);
     struct bt_prefix_index *x;
     struct bt_arena arena;

@@ -19,10 +19,8 @@ static struct bt_prefix_index *index_;
 
 static int setup(void **state)
 {
-    const struct bt_prefix_index_limits limits = {.workers_max = 2,
-                                                  .blocks_max = 64,
-                                                  .holdings_max = 64,
-                                                  .parked_max = 8};
+    const struct bt_prefix_index_limits limits = {
+        .workers_max = 2, .blocks_max = 64, .holdings_max = 64};
     struct bt_arena arena;
     size_t bytes = bt_prefix_index_bytes(&limits);
     (void)state;

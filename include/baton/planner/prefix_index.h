@@ -21,7 +21,6 @@ struct bt_prefix_index_limits {
     uint32_t workers_max;  /* registry slots */
     uint32_t blocks_max;   /* distinct own keys over all workers */
     uint32_t holdings_max; /* (worker, rank, engine hash) entries */
-    uint32_t parked_max;   /* stores waiting for an unknown parent */
 };
 
 /* One store event, already decoded. Arrays are the caller's, read during the
@@ -51,7 +50,7 @@ struct bt_prefix_index_stats {
     uint64_t blocks;                  /* distinct own keys held by anyone */
     uint64_t holdings;                /* engine-hash entries, all workers */
     uint64_t stores, removes, clears; /* blocks, blocks, events */
-    uint64_t unknown_removes, unknown_parents, malformed, dropped, parked;
+    uint64_t unknown_removes, unknown_parents, malformed, dropped;
 };
 
 struct bt_prefix_index;
@@ -65,9 +64,8 @@ bt_prefix_index_init(struct bt_arena *arena,
 /* Apply one store of (worker slot, rank). BT_INVALID: malformed (counted; no
  * own key: a wrong token count leaves counts-only entries so that its removals
  * match, a hash that is its own parent leaves nothing); BT_NOT_FOUND: parent
- * unknown (counted, not indexed; parked_max is reserved, nothing is parked
- * yet); BT_LIMIT: a table is full, or the worker has more than 64 ranks
- * (counted, the blocks before it stay). */
+ * unknown (counted, not indexed); BT_LIMIT: a table is full, or the worker has
+ * more than 64 ranks (counted, the blocks before it stay). */
 enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
                                      uint32_t worker, uint32_t rank,
                                      const struct bt_kv_store *store);
