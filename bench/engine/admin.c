@@ -110,18 +110,6 @@ static json_t *state_json(struct bt_engine *e)
     return root;
 }
 
-static void reply_root(struct bt_httpd_request *req, json_t *root)
-{
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
-    json_decref(root);
-    if (text == NULL) {
-        bt_reply_error(req, 503, "out of memory", NULL);
-    } else {
-        bt_reply_json(req, 200, text, strlen(text));
-    }
-    free(text);
-}
-
 /* ---- faults ---- */
 
 /* Flip a byte in the first `count` blocks with content (0: in all), those
@@ -229,7 +217,7 @@ bool bt_admin_handle(struct bt_engine *e, struct bt_httpd_request *req,
                      const char *method, const char *path)
 {
     if (strcmp(path, "/admin/state") == 0 && strcmp(method, "GET") == 0) {
-        reply_root(req, state_json(e));
+        bt_reply_tree(req, state_json(e));
     } else if (strcmp(path, "/admin/fault") == 0 &&
                strcmp(method, "POST") == 0) {
         post_fault(e, req);

@@ -615,14 +615,7 @@ static void handle_models(struct bt_engine *e, struct bt_httpd_request *req)
         json_array_append_new(data, model_card(e, e->adapters[i], e->model));
     }
     json_t *root = json_pack("{s:s, s:o}", "object", "list", "data", data);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
-    json_decref(root);
-    if (text == NULL) {
-        bt_reply_error(req, 503, "out of memory", NULL);
-    } else {
-        bt_reply_json(req, 200, text, strlen(text));
-    }
-    free(text);
+    bt_reply_tree(req, root);
 }
 
 static void handle_reset(struct bt_engine *e, struct bt_httpd_request *req)

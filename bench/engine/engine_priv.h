@@ -31,6 +31,7 @@
 #include "baton/transfer/kv.h"
 
 #include <ev.h>
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -228,6 +229,8 @@ void bt_reply_error(struct bt_httpd_request *req, int http_status,
                     const char *message, const char *param);
 void bt_reply_json(struct bt_httpd_request *req, int http_status,
                    const char *json, size_t bytes);
+/* 200 with the tree, which is given up; NULL or out of memory: 503. */
+void bt_reply_tree(struct bt_httpd_request *req, json_t *root);
 /* True: the route was one of admin's. */
 bool bt_admin_handle(struct bt_engine *e, struct bt_httpd_request *req,
                      const char *method, const char *path);

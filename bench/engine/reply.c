@@ -15,6 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+void bt_reply_tree(struct bt_httpd_request *req, json_t *root)
+{
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    if (text == NULL) {
+        bt_reply_error(req, 503, "out of memory", NULL);
+    } else {
+        bt_reply_json(req, 200, text, strlen(text));
+    }
+    free(text);
+}
+
 void bt_reply_json(struct bt_httpd_request *req, int http_status,
                    const char *json, size_t bytes)
 {
