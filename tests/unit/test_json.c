@@ -124,6 +124,27 @@ static void refuses(void **state)
     assert_int_equal(bt_json_parse(NULL, 0, &v, NULL), BT_INVALID);
 }
 
+/* Runs of whole numbers are skipped quickly, not blindly. */
+static void refuses_in_runs_of_numbers(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t at;
+    } bad[] = {
+        {"[7,12,012]", 7}, {"[7,12,34x]", 8}, {"[7,12,34.]", 9},
+        {"[7,12,34", 8},   {"[7,12,]", 6},    {"[7,12,34}", 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct bt_json v;
+        size_t at = 0;
+        assert_int_equal(
+            bt_json_parse(bad[i].text, strlen(bad[i].text), &v, &at),
+            BT_INVALID);
+        assert_int_equal(at, bad[i].at);
+    }
+}
+
 static enum bt_status nested(size_t depth, char open, char shut)
 {
     char *text = malloc(2 * depth);
@@ -442,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(refuses_in_runs_of_numbers),
         cmocka_unit_test(depth_is_limited),
         cmocka_unit_test(value_has_no_outer_space),
         cmocka_unit_test(walks_members),
