@@ -124,6 +124,7 @@ bool leg_map_end(const struct bt_call_end *end, enum bt_leg_failure *how_out)
     case BT_INCOMPATIBLE:
     case BT_LEASE_EXPIRED:
     case BT_CHECKSUM:
+    case BT_OVERLOADED:
     case BT_NO_WORKER:
     case BT_IO:
     case BT_BUG:

@@ -34,6 +34,8 @@
     X(BT_LEASE_EXPIRED, "lease_expired", "the lease on the blocks is over",    \
       PEER, 502)                                                               \
     X(BT_CHECKSUM, "checksum", "bytes differ from their checksum", PEER, 502)  \
+    X(BT_OVERLOADED, "overloaded", "refused: it would miss its limit", RETRY,  \
+      429)                                                                     \
     X(BT_NO_WORKER, "no_worker", "no worker can take the request", RETRY, 503) \
     X(BT_IO, "io", "operating system call failed", PEER, 500)                  \
     X(BT_BUG, "bug", "an invariant of baton does not hold", BUG, 500)

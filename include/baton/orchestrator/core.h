@@ -40,8 +40,13 @@ struct bt_core_worker_config {
     unsigned int roles; /* bits of enum bt_role */
     uint32_t model;     /* index of the base model it serves */
     struct bt_compute_model compute;
-    uint32_t decode_slots;       /* batch limit */
-    uint64_t kv_capacity_tokens; /* 0: take what the worker reports */
+    uint32_t decode_slots;           /* batch limit */
+    uint64_t kv_capacity_tokens;     /* 0: take what the worker reports */
+    struct bt_tier_model host, disk; /* own slower tiers; rate 0: none */
+    bool local_ok;         /* may serve whole requests beside a pool */
+    bool fetch_ok;         /* understands SEND_PREFILL with a fetch */
+    uint32_t chunk_tokens; /* prefill chunk beside decodes; 0: whole */
+    uint32_t batch_tokens; /* max_num_batched_tokens; 0 unknown */
 };
 
 struct bt_core_link_config {
@@ -53,10 +58,36 @@ struct bt_core_model_config {
     uint64_t kv_bytes_per_token;
     uint32_t block_tokens; /* expected; a worker that differs is
                               refused by the shell */
+    struct bt_engine_mode mode;
+};
+
+/* Holding requests back for late dispatch (cost-models.md section 17). A
+ * policy that never answers BT_AGAIN is not affected. */
+struct bt_core_hold_config {
+    bool enabled;
+    int64_t lead_ns;         /* dispatched work a worker keeps before it */
+    int64_t patience_ns;     /* then the veto is lifted */
+    uint32_t ask_max;        /* policy calls per drain, > 0 */
+    double ageing, fairness; /* order.h */
+};
+
+/* TTFT limit of a request: base + factor * unloaded prefill of its whole
+ * prompt on the fastest worker of its model. All 0: no limits. */
+struct bt_core_slo_config {
+    int64_t ttft_base_ns;
+    double ttft_factor;
+    int64_t tpot_ns;
 };
 
 struct bt_core_config {
     const struct bt_policy *policy;
+    bool knobs_set; /* else the policy's defaults */
+    double knobs[BT_POLICY_KNOBS_MAX];
+    const struct bt_topology *topology; /* kept; NULL: pairs only */
+    struct bt_place_prices prices;
+    struct bt_core_hold_config hold;
+    struct bt_core_slo_config slo;
+    bool calibrate; /* learn compute and links from what is observed */
     const struct bt_core_worker_config *workers;
     uint32_t worker_count;
     const struct bt_core_link_config *links; /* [p * worker_count + d] */
@@ -178,6 +209,8 @@ struct bt_ev_request {
     bool pd_allowed;     /* false: one worker must serve all of it */
     uint64_t body_bytes;
     int64_t tokenize_ns; /* spent before this event; for the record */
+    uint64_t tenant;     /* for fairness; hash, 0 = all alike */
+    int32_t priority;    /* larger first, 0 normal */
     bool whole_answer;   /* the answer comes in one piece: no token events
                             before DECODE_DONE (stream: false) */
 };
@@ -300,6 +333,13 @@ struct bt_decision {
     struct bt_placement placement; /* p, d: worker SLOTS, not view positions;
                                       the placement that was last used */
     uint32_t placements;           /* choices made, > 1 after retries */
+    uint32_t asks;                 /* of the policy, > 1 when it was held */
+    struct bt_place_candidate provisional; /* first assignment of a held
+                                              request; d NONE: was not held */
+    bool handoff_moved; /* d was chosen anew when the KV lay on p */
+    uint64_t tenant;
+    int32_t priority;
+    int64_t ttft_slo_ns; /* 0 none */
     /* The best candidates of that placement, best first; slots. */
     struct bt_place_candidate candidates[BT_CANDIDATES_KEPT];
     uint32_t candidate_count;
@@ -339,7 +379,10 @@ struct bt_effect {
     uint32_t attempt; /* SEND_*, ABORT: number to quote in events */
     enum bt_leg leg;  /* ABORT */
     struct bt_worker_id worker;
-    bool with_params;                   /* SEND_DECODE */
+    bool with_params; /* SEND_DECODE */
+    /* SEND_PREFILL: prefix to load or fetch before (worker: a slot), tokens 0:
+     * none. Only to workers with fetch_ok or own tiers. */
+    struct bt_place_source source;
     const struct bt_decision *decision; /* FINISHED */
 };
 
@@ -400,6 +443,20 @@ enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
 const struct bt_core_counters *bt_core_counters_get(const struct bt_core *core);
 void bt_core_index_stats(const struct bt_core *core,
                          struct bt_prefix_index_stats *out);
+/* Models in force after calibration, and the relative sigma of the next
+ * prefill estimate. BT_NOT_FOUND. */
+enum bt_status bt_core_worker_model(const struct bt_core *core, uint32_t slot,
+                                    struct bt_compute_model *model_out,
+                                    double *sigma_out);
+/* Own flows and link rates in force; NULL without a topology. */
+const struct bt_network *bt_core_network(const struct bt_core *core);
+/* What another policy would choose now for a live request in the state it is
+ * in (replay): nothing is booked or changed. knobs NULL: its defaults. Policies
+ * with memory of their own start with none. */
+enum bt_status bt_core_ask(const struct bt_core *core,
+                           const struct bt_policy *policy, const double *knobs,
+                           const struct bt_ev_request *request,
+                           struct bt_placement *placement_out);
 /* Quiescence: no live request and every ledger cell zero. */
 bool bt_core_is_idle(const struct bt_core *core);
 /* What-if: the candidate table for a prompt, nothing booked. keys may be NULL.

@@ -13,6 +13,7 @@
 
 #include "baton/base/arena.h"
 #include "baton/base/status.h"
+#include "baton/planner/network.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,13 +28,18 @@ struct bt_ledger_limits {
     uint32_t requests_max;  /* live requests, each may hold one of each kind */
     bt_ledger_rate_fn rate; /* NULL: all unknown */
     const void *rate_arg;   /* must outlive the ledger */
+    /* Not NULL: flows of pairs whose path class is known live there, handles
+     * 2 * request (transfer) and 2 * request + 1 (fetch); the ledger opens,
+     * plans and closes them. Needs flows_max >= 2 * requests_max. */
+    struct bt_network *network;
 };
 
 /* One request's bookings; embedded in the request by its owner. Zeroed =
  * nothing held. The ledger owns what is inside. */
 struct bt_booking {
-    bool prefill_held, decode_held, transfer_held;
+    bool prefill_held, decode_held, transfer_held, fetch_held;
     uint32_t p, d;           /* worker slots */
+    uint32_t fetch_from;     /* worker slot, while fetch_held */
     uint64_t prefill_tokens; /* uncached */
     int64_t prefill_cost_ns;
     uint32_t prefill_prev, prefill_next; /* FIFO of p, by handle + 1 */
@@ -72,6 +78,15 @@ void bt_ledger_prefill_done(struct bt_ledger *ledger,
                             struct bt_booking *booking, int64_t now_ns);
 void bt_ledger_transfer_done(struct bt_ledger *ledger,
                              struct bt_booking *booking, int64_t now_ns);
+/* Beside a booking just made: p pulls `bytes` of prefix from worker `from`,
+ * starting now. Ends with prefill_done or release_all. */
+void bt_ledger_book_fetch(struct bt_ledger *ledger, struct bt_booking *booking,
+                          int64_t now_ns, uint32_t from, uint64_t bytes);
+/* The hand-off goes to another d: decode and transfer bookings move there, the
+ * prefill booking stays as it is. transfer_bytes from now on. */
+void bt_ledger_rebook_decode(struct bt_ledger *ledger,
+                             struct bt_booking *booking, int64_t now_ns,
+                             uint32_t d, uint64_t transfer_bytes);
 void bt_ledger_decode_done(struct bt_ledger *ledger,
                            struct bt_booking *booking);
 void bt_ledger_release_all(struct bt_ledger *ledger, struct bt_booking *booking,

@@ -26,6 +26,9 @@ struct bt_prefix_index_limits {
 /* One store event, already decoded. Arrays are the caller's, read during the
  * call only. */
 struct bt_kv_store {
+    /* Not NULL: own keys of the blocks, already known (journal, simulator);
+     * then parent, tokens, lora, salt and mm are not looked at. */
+    const uint64_t *own_keys;
     const uint64_t *hashes; /* engine hashes, one per block */
     size_t hash_count;
     uint64_t parent; /* engine hash of the parent */
@@ -85,6 +88,15 @@ void bt_prefix_index_drop_worker(struct bt_prefix_index *index,
 void bt_prefix_index_match(const struct bt_prefix_index *index,
                            const uint64_t *keys, size_t count,
                            uint32_t *depth_out);
+/* The same by tier, cumulative: depth_out[w * BT_TIERS + t] = leading blocks
+ * that w holds in tiers <= t without a hole. */
+void bt_prefix_index_match_tiers(const struct bt_prefix_index *index,
+                                 const uint64_t *keys, size_t count,
+                                 uint32_t *depth_out);
+/* Own key that an engine hash of (worker, rank) stands for. BT_NOT_FOUND. */
+enum bt_status bt_prefix_index_own_key(const struct bt_prefix_index *index,
+                                       uint32_t worker, uint32_t rank,
+                                       uint64_t hash, uint64_t *key_out);
 /* Does this worker hold the block in any tier? */
 int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
                           uint64_t key);
