@@ -3,8 +3,8 @@
  * others.
  *
  * Invariants: a sum is exactly the sum over the bookings that hold it; held is
- * the number of single bookings (prefill, decode, transfer); nothing held means
- * every sum is zero.
+ * the number of single bookings (prefill, decode, transfer, fetch); nothing
+ * held means every sum is zero.
  */
 #include "ledger_impl.h"
 
@@ -31,7 +31,7 @@ struct bt_ledger *bt_ledger_init(struct bt_arena *arena,
     size_t w = limits->workers_max;
 
     if (l == NULL || w == 0 || limits->requests_max == 0 ||
-        limits->requests_max == UINT32_MAX)
+        limits->requests_max > UINT32_MAX / 2 - 1)
         return NULL;
     l->limits = *limits;
     l->workers = bt_arena_take(arena, w, sizeof(*l->workers));
@@ -41,6 +41,63 @@ struct bt_ledger *bt_ledger_init(struct bt_arena *arena,
         !ledger_flows_init(l, arena))
         return NULL;
     return l;
+}
+
+/* ---- flows of a booking ---- */
+
+static struct ledger_hop transfer_of(const struct bt_booking *b)
+{
+    return (struct ledger_hop){2 * b->handle, b->p, b->d};
+}
+
+static struct ledger_hop fetch_of(const struct bt_booking *b)
+{
+    return (struct ledger_hop){2 * b->handle + 1, b->fetch_from, b->p};
+}
+
+static void transfer_open(struct bt_ledger *l, struct bt_booking *b,
+                          int64_t now_ns)
+{
+    struct ledger_hop hop = transfer_of(b);
+
+    if (b->p == b->d || b->transfer_bytes == 0)
+        return;
+    ledger_flow_open(l, &hop, now_ns, b->transfer_bytes, b->transfer_start_ns);
+    b->transfer_held = true;
+}
+
+static void transfer_close(struct bt_ledger *l, struct bt_booking *b,
+                           int64_t now_ns)
+{
+    struct ledger_hop hop = transfer_of(b);
+
+    if (!b->transfer_held)
+        return;
+    ledger_flow_close(l, &hop, now_ns);
+    b->transfer_held = false;
+}
+
+static void transfer_plan(struct bt_ledger *l, struct bt_booking *b,
+                          int64_t at_ns, int64_t now_ns)
+{
+    struct ledger_hop hop = transfer_of(b);
+
+    if (at_ns == b->transfer_start_ns)
+        return;
+    b->transfer_start_ns = at_ns;
+    if (b->transfer_held)
+        ledger_flow_plan(l, &hop, now_ns, at_ns);
+}
+
+static void fetch_close(struct bt_ledger *l, struct bt_booking *b,
+                        int64_t now_ns)
+{
+    struct ledger_hop hop = fetch_of(b);
+
+    if (!b->fetch_held)
+        return;
+    ledger_flow_close(l, &hop, now_ns);
+    b->fetch_held = false;
 }
 
 /* ---- prefill queue ---- */
@@ -78,7 +135,7 @@ static void replan(struct bt_ledger *l, struct ledger_worker *w, int64_t now_ns)
         at = later(at, b->prefill_cost_ns);
         if (at < now_ns)
             at = now_ns;
-        ledger_flow_plan(l, b, at, now_ns);
+        transfer_plan(l, b, at, now_ns);
         i = b->prefill_next;
     }
 }
@@ -122,11 +179,44 @@ static void queue_unlink(struct bt_ledger *l, struct ledger_worker *w,
     b->prefill_prev = b->prefill_next = 0;
 }
 
+/* ---- decode ---- */
+
+static void decode_add(struct bt_ledger *l, struct bt_booking *b)
+{
+    struct bt_ledger_worker *sums = &l->workers[b->d].sums;
+
+    sums->decode_tokens += b->decode_tokens;
+    sums->decode_requests++;
+    b->decode_held = true;
+    l->held++;
+}
+
+static void decode_remove(struct bt_ledger *l, struct bt_booking *b)
+{
+    struct bt_ledger_worker *sums = &l->workers[b->d].sums;
+
+    assert(sums->decode_tokens >= b->decode_tokens);
+    assert(sums->decode_requests > 0);
+    sums->decode_tokens -= b->decode_tokens;
+    sums->decode_requests--;
+    b->decode_held = false;
+    l->held--;
+}
+
 /* ---- public ---- */
 
 static void assert_unheld(const struct bt_booking *b)
 {
     assert(!b->prefill_held && !b->decode_held && !b->transfer_held);
+}
+
+/* What a prefetch brings to p stays booked. */
+static void assert_prefetch_fits(const struct bt_ledger *l,
+                                 const struct bt_booking *b, uint32_t p,
+                                 uint32_t handle)
+{
+    assert(l->bookings[handle] == (b->fetch_held ? b : NULL));
+    assert(!b->fetch_held || (b->handle == handle && b->p == p));
 }
 
 void bt_ledger_book(struct bt_ledger *ledger, struct bt_booking *booking,
@@ -140,32 +230,30 @@ void bt_ledger_book(struct bt_ledger *ledger, struct bt_booking *booking,
         p = d;
     assert(p < ledger->limits.workers_max && d < ledger->limits.workers_max);
     assert(handle < ledger->limits.requests_max);
-    assert(ledger->bookings[handle] == NULL);
     assert(prefill_cost_ns >= 0);
     assert_unheld(b);
+    assert_prefetch_fits(ledger, b, p, handle);
     if (prefill_cost_ns > BT_COST_INFINITE)
         prefill_cost_ns = BT_COST_INFINITE;
     *b = (struct bt_booking){.p = p,
                              .d = d,
                              .handle = handle,
+                             .fetch_held = b->fetch_held,
+                             .fetch_from = b->fetch_from,
                              .prefill_tokens = prefill_tokens,
                              .prefill_cost_ns = prefill_cost_ns,
                              .transfer_bytes = transfer_bytes,
                              .decode_tokens = decode_tokens};
     ledger->bookings[handle] = b;
     queue_append(ledger, &ledger->workers[p], b, now_ns);
-    if (p != d && transfer_bytes > 0)
-        ledger_flow_open(ledger, b, now_ns);
-    ledger->workers[d].sums.decode_tokens += decode_tokens;
-    ledger->workers[d].sums.decode_requests++;
-    b->decode_held = true;
-    ledger->held++;
+    transfer_open(ledger, b, now_ns);
+    decode_add(ledger, b);
 }
 
 /* The handle is free again once nothing of the request is held. */
 static void settle(struct bt_ledger *l, struct bt_booking *b)
 {
-    if (b->prefill_held || b->decode_held || b->transfer_held)
+    if (b->prefill_held || b->decode_held || b->transfer_held || b->fetch_held)
         return;
     l->bookings[b->handle] = NULL;
 }
@@ -195,7 +283,8 @@ void bt_ledger_prefill_done(struct bt_ledger *ledger,
     w->sums.prefill_free_ns = free_at(ledger, w, now_ns);
     booking->prefill_held = false;
     ledger->held--;
-    ledger_flow_plan(ledger, booking, now_ns, now_ns);
+    fetch_close(ledger, booking, now_ns);
+    transfer_plan(ledger, booking, now_ns, now_ns);
     replan(ledger, w, now_ns);
     settle(ledger, booking);
 }
@@ -206,24 +295,83 @@ void bt_ledger_transfer_done(struct bt_ledger *ledger,
     if (!booking->transfer_held)
         return;
     assert_ours(ledger, booking);
-    ledger_flow_close(ledger, booking, now_ns);
+    transfer_close(ledger, booking, now_ns);
     settle(ledger, booking);
+}
+
+void bt_ledger_book_fetch(struct bt_ledger *ledger, struct bt_booking *booking,
+                          int64_t now_ns, uint32_t from, uint64_t bytes)
+{
+    struct ledger_hop hop;
+
+    assert_ours(ledger, booking);
+    assert(booking->prefill_held && !booking->fetch_held);
+    assert(from < ledger->limits.workers_max);
+    if (from == booking->p || bytes == 0)
+        return;
+    booking->fetch_from = from;
+    booking->fetch_held = true;
+    hop = fetch_of(booking);
+    ledger_flow_open(ledger, &hop, now_ns, bytes, now_ns);
+}
+
+void bt_ledger_book_prefetch(struct bt_ledger *ledger,
+                             struct bt_booking *booking, int64_t now_ns,
+                             uint32_t handle, uint32_t from, uint32_t to,
+                             uint64_t bytes)
+{
+    struct ledger_hop hop;
+
+    assert(from < ledger->limits.workers_max);
+    assert(to < ledger->limits.workers_max && from != to && bytes > 0);
+    assert(handle < ledger->limits.requests_max);
+    assert(ledger->bookings[handle] == NULL);
+    assert_unheld(booking);
+    assert(!booking->fetch_held);
+    *booking = (struct bt_booking){.p = to,
+                                   .d = to,
+                                   .handle = handle,
+                                   .fetch_held = true,
+                                   .fetch_from = from};
+    ledger->bookings[handle] = booking;
+    hop = fetch_of(booking);
+    ledger_flow_open(ledger, &hop, now_ns, bytes, now_ns);
+}
+
+void bt_ledger_fetch_done(struct bt_ledger *ledger, struct bt_booking *booking,
+                          int64_t now_ns)
+{
+    if (!booking->fetch_held)
+        return;
+    assert_ours(ledger, booking);
+    fetch_close(ledger, booking, now_ns);
+    settle(ledger, booking);
+}
+
+void bt_ledger_rebook_decode(struct bt_ledger *ledger,
+                             struct bt_booking *booking, int64_t now_ns,
+                             uint32_t d, uint64_t transfer_bytes)
+{
+    if (!booking->decode_held)
+        return;
+    assert_ours(ledger, booking);
+    assert(d < ledger->limits.workers_max);
+    transfer_close(ledger, booking, now_ns);
+    decode_remove(ledger, booking);
+    booking->d = d;
+    booking->transfer_bytes = transfer_bytes;
+    if (!booking->prefill_held)
+        booking->transfer_start_ns = now_ns;
+    transfer_open(ledger, booking, now_ns);
+    decode_add(ledger, booking);
 }
 
 void bt_ledger_decode_done(struct bt_ledger *ledger, struct bt_booking *booking)
 {
-    struct bt_ledger_worker *sums;
-
     if (!booking->decode_held)
         return;
     assert_ours(ledger, booking);
-    sums = &ledger->workers[booking->d].sums;
-    assert(sums->decode_tokens >= booking->decode_tokens);
-    assert(sums->decode_requests > 0);
-    sums->decode_tokens -= booking->decode_tokens;
-    sums->decode_requests--;
-    booking->decode_held = false;
-    ledger->held--;
+    decode_remove(ledger, booking);
     settle(ledger, booking);
 }
 
@@ -232,6 +380,7 @@ void bt_ledger_release_all(struct bt_ledger *ledger, struct bt_booking *booking,
 {
     bt_ledger_transfer_done(ledger, booking, now_ns);
     bt_ledger_prefill_done(ledger, booking, now_ns);
+    bt_ledger_fetch_done(ledger, booking, now_ns);
     bt_ledger_decode_done(ledger, booking);
 }
 

@@ -1,7 +1,9 @@
 /* Flows of the ledger: how many bytes our own transfers have left on a pair.
- * Those that have started share the pair's rate equally (fluid model). Changes
- * (a flow opens, closes, is planned anew) roll the pair forward to their time;
- * a look works on a copy, so looking, at whatever time, changes nothing.
+ * Pairs whose path the topology knows are the network's: those flows are passed
+ * on to it and appear in no pair. On the others, those that have started share
+ * the pair's rate equally (fluid model). Changes (a flow opens, closes, is
+ * planned anew) roll the pair forward to their time; a look works on a copy, so
+ * looking, at whatever time, changes nothing.
  *
  * Invariants: a pair is in the table while held > 0, and in the busy list
  * while it has live flows; a live flow had bytes left when its pair was last
@@ -24,24 +26,25 @@ static uint32_t bucket_count(uint32_t items)
 
 size_t ledger_flows_bytes(const struct bt_ledger_limits *limits)
 {
-    size_t r = limits->requests_max;
+    size_t f = 2 * (size_t)limits->requests_max;
 
-    return bt_arena_need(r + 1, sizeof(struct ledger_pair)) +
+    return bt_arena_need(f + 1, sizeof(struct ledger_pair)) +
            bt_arena_need(bucket_count(limits->requests_max), sizeof(uint32_t)) +
-           bt_arena_need(r, sizeof(struct ledger_flow)) +
-           bt_arena_need(r, sizeof(struct ledger_fluid));
+           bt_arena_need(f, sizeof(struct ledger_flow)) +
+           bt_arena_need(f, sizeof(struct ledger_fluid));
 }
 
 bool ledger_flows_init(struct bt_ledger *l, struct bt_arena *arena)
 {
-    size_t r = l->limits.requests_max;
+    size_t f = 2 * (size_t)l->limits.requests_max;
     uint32_t buckets = bucket_count(l->limits.requests_max);
 
-    l->pairs = bt_arena_take(arena, r + 1, sizeof(*l->pairs));
+    l->flows_max = (uint32_t)f;
+    l->pairs = bt_arena_take(arena, f + 1, sizeof(*l->pairs));
     l->buckets = bt_arena_take(arena, buckets, sizeof(*l->buckets));
     l->bucket_mask = buckets - 1;
-    l->flows = bt_arena_take(arena, r, sizeof(*l->flows));
-    l->fluid = bt_arena_take(arena, r, sizeof(*l->fluid));
+    l->flows = bt_arena_take(arena, f, sizeof(*l->flows));
+    l->fluid = bt_arena_take(arena, f, sizeof(*l->fluid));
     return l->pairs != NULL && l->buckets != NULL && l->flows != NULL &&
            l->fluid != NULL;
 }
@@ -75,7 +78,7 @@ static uint32_t pair_make(struct bt_ledger *l, uint32_t p, uint32_t d,
         l->pair_free = l->pairs[i].next_in_bucket;
     else
         i = ++l->pairs_fresh;
-    assert(i <= l->limits.requests_max);
+    assert(i <= l->flows_max);
     if (l->limits.rate != NULL)
         rate = l->limits.rate(l->limits.rate_arg, p, d);
     l->pairs[i] = (struct ledger_pair){.p = p,
@@ -99,7 +102,7 @@ static void pair_free(struct bt_ledger *l, uint32_t pair)
     l->pair_free = pair;
 }
 
-static void link_flow(struct bt_ledger *l, uint32_t pair, uint32_t handle)
+static void link_flow(struct bt_ledger *l, uint32_t pair, uint32_t flow)
 {
     struct ledger_pair *x = &l->pairs[pair];
 
@@ -110,17 +113,17 @@ static void link_flow(struct bt_ledger *l, uint32_t pair, uint32_t handle)
             l->pairs[l->busy_first].busy_prev = pair;
         l->busy_first = pair;
     } else {
-        l->flows[x->first - 1].prev = handle + 1;
+        l->flows[x->first - 1].prev = flow + 1;
     }
-    l->flows[handle].next = x->first;
-    l->flows[handle].live = true;
-    x->first = handle + 1;
+    l->flows[flow].next = x->first;
+    l->flows[flow].live = true;
+    x->first = flow + 1;
 }
 
-static void unlink_flow(struct bt_ledger *l, uint32_t pair, uint32_t handle)
+static void unlink_flow(struct bt_ledger *l, uint32_t pair, uint32_t flow)
 {
     struct ledger_pair *x = &l->pairs[pair];
-    struct ledger_flow *f = &l->flows[handle];
+    struct ledger_flow *f = &l->flows[flow];
 
     if (f->prev != 0)
         l->flows[f->prev - 1].next = f->next;
@@ -212,10 +215,10 @@ static size_t take_fluid(const struct bt_ledger *l,
     size_t n = 0;
 
     for (uint32_t i = pair->first; i != 0; i = l->flows[i - 1].next)
-        l->fluid[n++] = (struct ledger_fluid){
-            .left = l->flows[i - 1].left,
-            .start_ns = l->bookings[i - 1]->transfer_start_ns,
-            .handle = i - 1};
+        l->fluid[n++] =
+            (struct ledger_fluid){.left = l->flows[i - 1].left,
+                                  .start_ns = l->flows[i - 1].start_ns,
+                                  .flow = i - 1};
     roll_fluid(l->fluid, n, pair->rate_bytes_per_s, pair->rolled_ns, now_ns);
     return n;
 }
@@ -229,59 +232,87 @@ static void roll(struct bt_ledger *l, uint32_t pair, int64_t now_ns)
         return;
     n = take_fluid(l, x, now_ns);
     for (size_t i = 0; i < n; i++) {
-        l->flows[l->fluid[i].handle].left = l->fluid[i].left;
+        l->flows[l->fluid[i].flow].left = l->fluid[i].left;
         if (l->fluid[i].left <= 0)
-            unlink_flow(l, pair, l->fluid[i].handle);
+            unlink_flow(l, pair, l->fluid[i].flow);
     }
     x->rolled_ns = now_ns;
 }
 
 /* ---- changes ---- */
 
-void ledger_flow_open(struct bt_ledger *l, struct bt_booking *b, int64_t now_ns)
+static bool in_network(const struct bt_ledger *l, const struct ledger_hop *hop)
 {
-    uint32_t pair = pair_find(l, b->p, b->d);
+    const struct bt_network *net = l->limits.network;
 
-    if (pair == 0)
-        pair = pair_make(l, b->p, b->d, now_ns);
-    roll(l, pair, now_ns);
-    l->flows[b->handle] =
-        (struct ledger_flow){.left = (double)b->transfer_bytes};
-    link_flow(l, pair, b->handle);
-    l->pairs[pair].held++;
-    l->workers[b->p].sums.transfers++;
-    l->workers[b->d].sums.transfers++;
-    b->transfer_held = true;
-    l->held++;
+    return net != NULL &&
+           bt_topology_class_of(bt_network_topology(net), hop->from, hop->to) !=
+               BT_PATH_UNKNOWN;
 }
 
-void ledger_flow_close(struct bt_ledger *l, struct bt_booking *b,
-                       int64_t now_ns)
+static void open_on_pair(struct bt_ledger *l, const struct ledger_hop *hop,
+                         int64_t now_ns, uint64_t bytes, int64_t start_ns)
 {
-    uint32_t pair = pair_find(l, b->p, b->d);
+    uint32_t pair = pair_find(l, hop->from, hop->to);
+
+    if (pair == 0)
+        pair = pair_make(l, hop->from, hop->to, now_ns);
+    roll(l, pair, now_ns);
+    l->flows[hop->flow] =
+        (struct ledger_flow){.left = (double)bytes, .start_ns = start_ns};
+    link_flow(l, pair, hop->flow);
+    l->pairs[pair].held++;
+}
+
+static void close_on_pair(struct bt_ledger *l, const struct ledger_hop *hop,
+                          int64_t now_ns)
+{
+    uint32_t pair = pair_find(l, hop->from, hop->to);
 
     assert(pair != 0 && l->pairs[pair].held > 0);
     roll(l, pair, now_ns);
-    if (l->flows[b->handle].live)
-        unlink_flow(l, pair, b->handle);
+    if (l->flows[hop->flow].live)
+        unlink_flow(l, pair, hop->flow);
     if (--l->pairs[pair].held == 0)
         pair_free(l, pair);
-    assert(l->workers[b->p].sums.transfers > 0);
-    assert(l->workers[b->d].sums.transfers > 0);
-    l->workers[b->p].sums.transfers--;
-    l->workers[b->d].sums.transfers--;
-    b->transfer_held = false;
+}
+
+void ledger_flow_open(struct bt_ledger *l, const struct ledger_hop *hop,
+                      int64_t now_ns, uint64_t bytes, int64_t start_ns)
+{
+    if (in_network(l, hop))
+        bt_network_open(l->limits.network, hop->flow, now_ns, hop->from,
+                        hop->to, bytes, start_ns);
+    else
+        open_on_pair(l, hop, now_ns, bytes, start_ns);
+    l->workers[hop->from].sums.transfers++;
+    l->workers[hop->to].sums.transfers++;
+    l->held++;
+}
+
+void ledger_flow_close(struct bt_ledger *l, const struct ledger_hop *hop,
+                       int64_t now_ns)
+{
+    if (in_network(l, hop))
+        bt_network_close(l->limits.network, hop->flow, now_ns);
+    else
+        close_on_pair(l, hop, now_ns);
+    assert(l->workers[hop->from].sums.transfers > 0);
+    assert(l->workers[hop->to].sums.transfers > 0);
+    l->workers[hop->from].sums.transfers--;
+    l->workers[hop->to].sums.transfers--;
     l->held--;
 }
 
-void ledger_flow_plan(struct bt_ledger *l, struct bt_booking *b, int64_t at_ns,
-                      int64_t now_ns)
+void ledger_flow_plan(struct bt_ledger *l, const struct ledger_hop *hop,
+                      int64_t now_ns, int64_t start_ns)
 {
-    if (at_ns == b->transfer_start_ns)
+    if (in_network(l, hop)) {
+        bt_network_plan(l->limits.network, hop->flow, now_ns, start_ns);
         return;
-    if (b->transfer_held)
-        roll(l, pair_find(l, b->p, b->d), now_ns);
-    b->transfer_start_ns = at_ns;
+    }
+    roll(l, pair_find(l, hop->from, hop->to), now_ns);
+    l->flows[hop->flow].start_ns = start_ns;
 }
 
 /* ---- looks ---- */

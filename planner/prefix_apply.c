@@ -87,7 +87,7 @@ static uint32_t block_make(struct bt_prefix_index *x, uint64_t key)
     if (b == 0)
         return 0;
     x->blocks[b] = (struct pi_block){.key = key};
-    memset(pi_holders(x, b), 0, x->words * sizeof(uint64_t));
+    memset(pi_holders(x, b), 0, x->words * BT_TIERS * sizeof(uint64_t));
     pi_table_link(&x->block_table, b, pi_block_hash(key));
     return b;
 }
@@ -98,6 +98,21 @@ static void block_settle(struct bt_prefix_index *x, uint32_t b)
         return;
     pi_table_unlink(&x->block_table, b, pi_block_hash(x->blocks[b].key));
     pi_table_give(&x->block_table, b);
+}
+
+/* Bring the worker's bits in the block's sets up to its holdings. */
+static void presence_mark(struct bt_prefix_index *x, uint32_t p)
+{
+    const struct pi_presence *pr = &x->presences[p];
+    uint64_t *words =
+        pi_holders(x, pr->block) + (size_t)(pr->worker / 64) * BT_TIERS;
+    uint64_t bit = 1ULL << pr->worker % 64;
+    bool held = false;
+
+    for (unsigned int t = 0; t < BT_TIERS; t++) {
+        held = held || pr->holdings[t] > 0;
+        words[t] = held ? words[t] | bit : words[t] & ~bit;
+    }
 }
 
 static uint32_t presence_make(struct bt_prefix_index *x, uint64_t key,
@@ -118,7 +133,6 @@ static uint32_t presence_make(struct bt_prefix_index *x, uint64_t key,
     }
     x->presences[p] = (struct pi_presence){.block = b, .worker = worker};
     pi_table_link(&x->presence_table, p, pi_presence_hash(b, worker));
-    pi_holders(x, b)[worker / 64] |= 1ULL << worker % 64;
     x->blocks[b].holders++;
     x->worker_blocks[worker]++;
     return p;
@@ -133,7 +147,6 @@ static void presence_settle(struct bt_prefix_index *x, uint32_t p)
     for (unsigned int t = 0; t < BT_TIERS; t++)
         if (pr->holdings[t] > 0)
             return;
-    pi_holders(x, b)[worker / 64] &= ~(1ULL << worker % 64);
     assert(x->blocks[b].holders > 0 && x->worker_blocks[worker] > 0);
     x->blocks[b].holders--;
     x->worker_blocks[worker]--;
@@ -224,8 +237,9 @@ static void holding_add(struct bt_prefix_index *x, uint32_t item,
 {
     struct pi_holding *h = &x->holdings[item];
 
-    if (h->count[tier] == 0 && h->presence != 0)
-        x->presences[h->presence].holdings[tier]++;
+    if (h->count[tier] == 0 && h->presence != 0 &&
+        x->presences[h->presence].holdings[tier]++ == 0)
+        presence_mark(x, h->presence);
     if (h->count[tier] < UINT16_MAX)
         h->count[tier]++;
 }
@@ -242,7 +256,8 @@ static void holding_zero(struct bt_prefix_index *x, uint32_t item,
     if (h->presence == 0)
         return;
     assert(x->presences[h->presence].holdings[tier] > 0);
-    x->presences[h->presence].holdings[tier]--;
+    if (--x->presences[h->presence].holdings[tier] == 0)
+        presence_mark(x, h->presence);
 }
 
 static bool holding_is_empty(const struct pi_holding *h)
@@ -368,8 +383,6 @@ static bool store_chain(struct bt_prefix_index *x, uint32_t source,
     return store_keyed(x, source, s->hashes[j], c->ns, s->tier, &c->key);
 }
 
-enum kind { KIND_KEYED, KIND_COUNTED, KIND_PLACEHOLDER };
-
 /* An Eagle store has one token more than its blocks, for the last window. */
 static bool is_malformed(const struct bt_kv_store *s)
 {
@@ -383,37 +396,59 @@ static bool is_malformed(const struct bt_kv_store *s)
            tokens % s->block_tokens != 0;
 }
 
-static enum kind kind_of(const struct bt_kv_store *s)
+static bool names_itself(const struct bt_kv_store *s)
 {
-    if (s->block_tokens == 0 && s->token_count == 0)
-        return KIND_PLACEHOLDER;
-    if (!s->full_attention || is_malformed(s))
-        return KIND_COUNTED;
-    return KIND_KEYED;
+    if (!s->has_parent || s->own_keys != NULL)
+        return false;
+    for (size_t j = 0; j < s->hash_count; j++)
+        if (s->hashes[j] == s->parent)
+            return true;
+    return false;
+}
+
+enum bt_kv_store_kind bt_kv_store_kind_of(const struct bt_kv_store *store)
+{
+    if (names_itself(store))
+        return BT_KV_STORE_REFUSED;
+    if (store->own_keys != NULL)
+        return store->full_attention ? BT_KV_STORE_GIVEN : BT_KV_STORE_COUNTED;
+    if (store->block_tokens == 0 && store->token_count == 0)
+        return BT_KV_STORE_PLACEHOLDER;
+    if (!store->full_attention || is_malformed(store))
+        return BT_KV_STORE_COUNTED;
+    return BT_KV_STORE_KEYED;
 }
 
 /* Blocks of the event applied; fewer than all when a table filled up. */
 static size_t store_blocks(struct bt_prefix_index *x, uint32_t source,
                            const struct bt_kv_store *s, struct chain *c)
 {
-    enum kind kind = kind_of(s);
+    enum bt_kv_store_kind kind = bt_kv_store_kind_of(s);
     const uint64_t *mm = s->mm_per_block != NULL ? s->mm : NULL;
 
     for (size_t j = 0; j < s->hash_count; j++) {
         bool ok = true;
 
         switch (kind) {
-        case KIND_KEYED:
+        case BT_KV_STORE_KEYED:
             ok = store_chain(x, source, s, c, j, mm);
             if (mm != NULL)
                 mm += s->mm_per_block[j];
             break;
-        case KIND_COUNTED:
+        case BT_KV_STORE_GIVEN:
+            assert(s->own_keys != NULL); /* the kind says so */
+            c->key = s->own_keys[j];
+            ok = store_keyed(x, source, s->hashes[j], BT_NS_PLAIN, s->tier,
+                             &c->key);
+            break;
+        case BT_KV_STORE_COUNTED:
             ok = store_counted(x, source, s->hashes[j], s->tier);
             break;
-        case KIND_PLACEHOLDER:
+        case BT_KV_STORE_PLACEHOLDER:
             ok = store_placeholder(x, source, s->hashes[j], s->tier);
             break;
+        case BT_KV_STORE_REFUSED:
+            return 0;
         }
         if (!ok)
             return j;
@@ -421,20 +456,13 @@ static size_t store_blocks(struct bt_prefix_index *x, uint32_t source,
     return s->hash_count;
 }
 
-static bool names_itself(const struct bt_kv_store *s)
-{
-    for (size_t j = 0; s->has_parent && j < s->hash_count; j++)
-        if (s->hashes[j] == s->parent)
-            return true;
-    return false;
-}
-
 enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
                                      uint32_t worker, uint32_t rank,
                                      const struct bt_kv_store *store)
 {
     struct chain chain = {0};
-    bool malformed = store->full_attention && is_malformed(store);
+    bool malformed =
+        store->own_keys == NULL && store->full_attention && is_malformed(store);
     uint32_t source;
     size_t done;
 
@@ -442,12 +470,12 @@ enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
     assert((unsigned int)store->tier < BT_TIERS);
     if (store->hash_count == 0)
         return BT_OK;
-    if (names_itself(store)) {
+    if (bt_kv_store_kind_of(store) == BT_KV_STORE_REFUSED) {
         index->stats.malformed++;
         return BT_INVALID;
     }
     source = source_find(index, worker, rank);
-    if (kind_of(store) == KIND_KEYED &&
+    if (bt_kv_store_kind_of(store) == BT_KV_STORE_KEYED &&
         !chain_start(index, source, store, &chain)) {
         index->stats.unknown_parents++;
         return BT_NOT_FOUND;
@@ -463,6 +491,25 @@ enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
     if (malformed)
         return BT_INVALID;
     return done < store->hash_count ? BT_LIMIT : BT_OK;
+}
+
+enum bt_status bt_prefix_index_own_key(const struct bt_prefix_index *index,
+                                       uint32_t worker, uint32_t rank,
+                                       uint64_t hash, uint64_t *key_out)
+{
+    uint32_t source, item;
+
+    assert(worker < index->limits.workers_max);
+    source = source_find(index, worker, rank);
+    item = source != 0 ? holding_first(index, source, hash) : 0;
+    while (item != 0 && index->holdings[item].presence == 0)
+        item = holding_after(index, item);
+    if (item == 0)
+        return BT_NOT_FOUND;
+    *key_out =
+        index->blocks[index->presences[index->holdings[item].presence].block]
+            .key;
+    return BT_OK;
 }
 
 /* ---- remove, clear, drop ---- */

@@ -2,9 +2,9 @@
  * Decides memory layout and how a prompt is matched; leaves the meaning of
  * stores and removals to prefix_apply.c. Layout: prefix_index_impl.h.
  *
- * A match keeps the set of workers still alive as bits and ands it with each
- * block's holders: cost is one table probe plus words per block, whatever the
- * number of holders.
+ * A match keeps the sets of workers still alive, by tier, as bits and ands them
+ * with each block's: cost is one table probe per block plus the words that are
+ * not empty yet, whatever the number of holders.
  */
 #include "prefix_index_impl.h"
 
@@ -16,7 +16,7 @@
 
 #define ITEMS_MAX (1u << 30)
 #define WORDS_MAX ((BT_WORKER_SLOTS_MAX + 63) / 64)
-#define AHEAD     4 /* blocks whose bucket is fetched early */
+#define AHEAD     4 /* keys between a bucket's fetch, its block's and its use */
 
 static uint32_t bucket_count(uint32_t items)
 {
@@ -136,7 +136,7 @@ size_t bt_prefix_index_bytes(const struct bt_prefix_index_limits *limits)
     return bt_arena_need(1, sizeof(struct bt_prefix_index)) +
            table_bytes(l->blocks_max) + 2 * table_bytes(l->holdings_max) +
            bt_arena_need(blocks, sizeof(struct pi_block)) +
-           bt_arena_need(blocks * word_count(l), sizeof(uint64_t)) +
+           bt_arena_need(blocks * BT_TIERS * word_count(l), sizeof(uint64_t)) +
            bt_arena_need(holdings, sizeof(struct pi_presence)) +
            bt_arena_need(holdings, sizeof(struct pi_holding)) +
            bt_arena_need((size_t)sources_limit(l) + 1,
@@ -165,7 +165,8 @@ static bool items_init(struct bt_prefix_index *x, struct bt_arena *arena)
     x->sources_max = sources_limit(l);
     x->words = word_count(l);
     x->blocks = bt_arena_take(arena, blocks, sizeof(*x->blocks));
-    x->holders = bt_arena_take(arena, blocks * x->words, sizeof(*x->holders));
+    x->holders =
+        bt_arena_take(arena, blocks * BT_TIERS * x->words, sizeof(*x->holders));
     x->presences = bt_arena_take(arena, holdings, sizeof(*x->presences));
     x->holdings = bt_arena_take(arena, holdings, sizeof(*x->holdings));
     x->sources =
@@ -199,60 +200,157 @@ bt_prefix_index_init(struct bt_arena *arena,
     return x;
 }
 
-static void set_depths(uint64_t set, uint32_t word, uint32_t depth,
-                       uint32_t *depth_out)
+/* One match. Tiers from `first` on are asked for; the sets of faster tiers are
+ * part of those of slower ones, so a word that is empty in the last tier is
+ * empty in all and left out from then on. */
+struct match {
+    uint64_t alive[WORDS_MAX][BT_TIERS]; /* workers without a hole so far */
+    uint32_t words[WORDS_MAX];           /* that are not empty */
+    uint32_t word_count;
+    unsigned int first;
+    uint32_t *depth_out; /* [worker * (BT_TIERS - first) + tier - first] */
+};
+
+static void match_start(const struct bt_prefix_index *index, struct match *m)
 {
+    uint32_t max = index->limits.workers_max;
+
+    for (uint32_t w = 0; w < index->words; w++) {
+        m->words[w] = w;
+        for (unsigned int t = m->first; t < BT_TIERS; t++)
+            m->alive[w][t] = UINT64_MAX;
+    }
+    m->word_count = index->words;
+    for (unsigned int t = m->first; t < BT_TIERS && max % 64 != 0; t++)
+        m->alive[index->words - 1][t] = (1ULL << max % 64) - 1;
+}
+
+/* These workers end at this depth. */
+static void set_depths(const struct match *m, uint64_t set, uint32_t word,
+                       unsigned int tier, uint32_t depth)
+{
+    size_t stride = BT_TIERS - m->first;
+
     while (set != 0) {
-        depth_out[word * 64 + (uint32_t)__builtin_ctzll(set)] = depth;
+        uint32_t worker = word * 64 + (uint32_t)__builtin_ctzll(set);
+
+        m->depth_out[worker * stride + tier - m->first] = depth;
         set &= set - 1;
     }
 }
 
-/* And the holders of one block into the set of workers still alive; those that
- * fall out end at this depth. False when nobody is left. */
-static bool match_block(const uint64_t *holders, uint32_t words, uint32_t depth,
-                        uint64_t *alive, uint32_t *depth_out)
+/* Those that hold this block too go on. */
+static void match_block(struct match *m, const uint64_t *holders,
+                        uint32_t depth)
 {
-    uint64_t any = 0;
+    uint32_t emptied = 0, kept = 0;
 
-    for (uint32_t w = 0; w < words; w++) {
-        set_depths(alive[w] & ~holders[w], w, depth, depth_out);
-        alive[w] &= holders[w];
-        any |= alive[w];
+    for (uint32_t i = 0; i < m->word_count; i++) {
+        uint32_t w = m->words[i];
+        uint64_t *alive = m->alive[w];
+        const uint64_t *held = holders + (size_t)w * BT_TIERS;
+
+        for (unsigned int t = m->first; t < BT_TIERS; t++) {
+            uint64_t gone = alive[t] & ~held[t];
+
+            if (gone == 0)
+                continue;
+            alive[t] &= held[t];
+            set_depths(m, gone, w, t, depth);
+            emptied += t == BT_TIERS - 1 && alive[t] == 0;
+        }
     }
-    return any != 0;
+    for (uint32_t i = 0; i < m->word_count && emptied > 0; i++) {
+        m->words[kept] = m->words[i];
+        kept += m->alive[m->words[i]][BT_TIERS - 1] != 0;
+    }
+    if (emptied > 0)
+        m->word_count = kept;
+}
+
+/* The keys that come soon, by their place in keys[] modulo the ring: a bucket
+ * is fetched 2 * AHEAD keys before its use, its first block AHEAD keys. */
+struct ahead {
+    uint32_t bucket[2 * AHEAD], item[2 * AHEAD];
+};
+
+static void see_bucket(const struct bt_prefix_index *index, struct ahead *a,
+                       const uint64_t *keys, size_t i)
+{
+    const struct pi_table *t = &index->block_table;
+    uint32_t bucket = (uint32_t)bt_mix64(keys[i]) & t->mask;
+
+    a->bucket[i % (2 * AHEAD)] = bucket;
+    __builtin_prefetch(&t->buckets[bucket]);
+}
+
+static void see_block(const struct bt_prefix_index *index, struct ahead *a,
+                      size_t i)
+{
+    uint32_t item = index->block_table.buckets[a->bucket[i % (2 * AHEAD)]];
+
+    a->item[i % (2 * AHEAD)] = item;
+    __builtin_prefetch(&index->blocks[item]);
+    __builtin_prefetch(pi_holders(index, item));
+}
+
+static void match_loop(const struct bt_prefix_index *index,
+                       const uint64_t *keys, size_t count, struct match *m)
+{
+    const uint32_t *next = index->block_table.next;
+    struct ahead a;
+    uint32_t depth = 0;
+
+    for (size_t i = 0; i < count && i < (size_t)2 * AHEAD; i++)
+        see_bucket(index, &a, keys, i);
+    for (size_t i = 0; i < count && i < AHEAD; i++)
+        see_block(index, &a, i);
+    for (; depth < count && m->word_count > 0; depth++) {
+        uint32_t block = a.item[depth % (2 * AHEAD)];
+
+        if (count - depth > AHEAD)
+            see_block(index, &a, (size_t)depth + AHEAD);
+        if (count - depth > (size_t)2 * AHEAD)
+            see_bucket(index, &a, keys, (size_t)depth + 2 * AHEAD);
+        while (block != 0 && index->blocks[block].key != keys[depth])
+            block = next[block];
+        if (block == 0)
+            break;
+        match_block(m, pi_holders(index, block), depth);
+    }
+    for (uint32_t i = 0; i < m->word_count; i++)
+        for (unsigned int t = m->first; t < BT_TIERS; t++)
+            set_depths(m, m->alive[m->words[i]][t], m->words[i], t, depth);
+}
+
+static void match(const struct bt_prefix_index *index, const uint64_t *keys,
+                  size_t count, unsigned int first, uint32_t *depth_out)
+{
+    struct match m; /* its sets are large: match_start() fills what is used */
+
+    memset(depth_out, 0,
+           (size_t)index->limits.workers_max * (BT_TIERS - first) *
+               sizeof(*depth_out));
+    if (count > UINT32_MAX)
+        count = UINT32_MAX;
+    m.first = first;
+    m.depth_out = depth_out;
+    match_start(index, &m);
+    match_loop(index, keys, count, &m);
 }
 
 void bt_prefix_index_match(const struct bt_prefix_index *index,
                            const uint64_t *keys, size_t count,
                            uint32_t *depth_out)
 {
-    const struct pi_table *t = &index->block_table;
-    uint64_t alive[WORDS_MAX];
-    uint32_t words = index->words;
-    size_t depth = 0;
+    match(index, keys, count, BT_TIERS - 1, depth_out);
+}
 
-    memset(depth_out, 0, index->limits.workers_max * sizeof(*depth_out));
-    if (count == 0)
-        return;
-    if (count > UINT32_MAX)
-        count = UINT32_MAX;
-    memset(alive, 0xff, words * sizeof(*alive));
-    if (index->limits.workers_max % 64 != 0)
-        alive[words - 1] = (1ULL << index->limits.workers_max % 64) - 1;
-    for (; depth < count; depth++) {
-        uint32_t block;
-
-        if (depth + AHEAD < count)
-            __builtin_prefetch(
-                &t->buckets[pi_block_hash(keys[depth + AHEAD]) & t->mask]);
-        block = pi_block_find(index, keys[depth]);
-        if (block == 0 || !match_block(pi_holders(index, block), words,
-                                       (uint32_t)depth, alive, depth_out))
-            break;
-    }
-    for (uint32_t w = 0; w < words; w++)
-        set_depths(alive[w], w, (uint32_t)depth, depth_out);
+void bt_prefix_index_match_tiers(const struct bt_prefix_index *index,
+                                 const uint64_t *keys, size_t count,
+                                 uint32_t *depth_out)
+{
+    match(index, keys, count, 0, depth_out);
 }
 
 int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,

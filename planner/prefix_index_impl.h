@@ -10,8 +10,9 @@
  *   block     own key                                table, bit per worker
  *
  * Invariants: a block exists while a presence names it; a presence exists
- * while a holding with a count above zero names it; bit w of a block is set
- * exactly when (block, w) has a presence; a source exists while its list is
+ * while a holding with a count above zero names it; bit w of set t of a block
+ * is set exactly when (block, w) has a presence with a holding in a tier <= t
+ * (so the last set holds every presence); a source exists while its list is
  * not empty. Index 0 of every table is "none".
  */
 #ifndef BATON_PLANNER_PREFIX_INDEX_IMPL_H
@@ -68,7 +69,7 @@ struct bt_prefix_index {
     uint32_t words; /* 64-bit words of a worker set */
     struct pi_table block_table, presence_table, holding_table;
     struct pi_block *blocks;
-    uint64_t *holders; /* words per block */
+    uint64_t *holders; /* words * BT_TIERS per block */
     struct pi_presence *presences;
     struct pi_holding *holdings;
     struct pi_source *sources;
@@ -91,10 +92,12 @@ uint32_t pi_presence_find(const struct bt_prefix_index *index, uint32_t block,
                           uint32_t worker);
 uint64_t pi_presence_hash(uint32_t block, uint32_t worker);
 
+/* Sets of the block, word by word: word w of the workers that hold it in a tier
+ * <= t is [w * BT_TIERS + t]. */
 static inline uint64_t *pi_holders(const struct bt_prefix_index *index,
                                    uint32_t block)
 {
-    return index->holders + (size_t)block * index->words;
+    return index->holders + (size_t)block * index->words * BT_TIERS;
 }
 
 #endif

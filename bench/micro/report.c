@@ -27,6 +27,13 @@ void bt_micro_add(struct bt_micro_report *report, const char *name,
     report->count++;
 }
 
+void bt_micro_add_speed(struct bt_micro_report *report,
+                        const struct bt_micro_speed *speed)
+{
+    if (report->speed_count < BT_MICRO_SPEEDS_MAX)
+        report->speeds[report->speed_count++] = *speed;
+}
+
 void bt_micro_note(struct bt_micro_report *report, const char *format, ...)
 {
     size_t used = strlen(report->notes);
@@ -56,6 +63,25 @@ static int short_name(const struct bt_micro_row *row)
     return (int)strlen(row->baseline);
 }
 
+static double per_second(const struct bt_micro_speed *speed)
+{
+    return speed->mean_ns > 0 ? 1e9 / speed->mean_ns : 0;
+}
+
+static void print_speeds(const struct bt_micro_report *report, FILE *to)
+{
+    if (report->speed_count == 0)
+        return;
+    fprintf(to, "\n%9s%9s%14s%10s\n", "prefill", "decode", "decisions/s",
+            "p99 us");
+    for (size_t i = 0; i < report->speed_count; i++) {
+        const struct bt_micro_speed *s = &report->speeds[i];
+
+        fprintf(to, "%9u%9u%14.0f%10.1f\n", s->prefill, s->decode,
+                per_second(s), s->p99_ns / 1000);
+    }
+}
+
 enum bt_status bt_micro_print_table(const struct bt_micro_report *report,
                                     FILE *to)
 {
@@ -70,6 +96,7 @@ enum bt_status bt_micro_print_table(const struct bt_micro_report *report,
         else
             fprintf(to, "%s\n", r->unit);
     }
+    print_speeds(report, to);
     if (report->notes[0])
         fprintf(to, "\n%s", report->notes);
     return ferror(to) ? BT_IO : BT_OK;
@@ -91,10 +118,8 @@ static void quoted(FILE *to, const char *text)
     fputc('"', to);
 }
 
-enum bt_status bt_micro_print_json(const struct bt_micro_report *report,
-                                   FILE *to)
+static void rows_as_json(const struct bt_micro_report *report, FILE *to)
 {
-    fprintf(to, "{\"results\":[");
     for (size_t i = 0; i < report->count; i++) {
         const struct bt_micro_row *r = &report->rows[i];
 
@@ -109,6 +134,30 @@ enum bt_status bt_micro_print_json(const struct bt_micro_report *report,
             fprintf(to, "null,\"ratio\":null}");
         }
     }
+}
+
+static void speeds_as_json(const struct bt_micro_report *report, FILE *to)
+{
+    for (size_t i = 0; i < report->speed_count; i++) {
+        const struct bt_micro_speed *s = &report->speeds[i];
+
+        fprintf(to,
+                "%s{\"prefill\":%u,\"decode\":%u,\"decisions_per_s\":%.6g,"
+                "\"p99_us\":%.6g}",
+                i ? "," : "", s->prefill, s->decode, per_second(s),
+                s->p99_ns / 1000);
+    }
+}
+
+enum bt_status bt_micro_print_json(const struct bt_micro_report *report,
+                                   FILE *to)
+{
+    fprintf(to, "{\"results\":[");
+    if (report->speed_count > 0) {
+        speeds_as_json(report, to);
+        fprintf(to, "],\"rows\":[");
+    }
+    rows_as_json(report, to);
     fprintf(to, "],\"notes\":");
     quoted(to, report->notes);
     fprintf(to, "}\n");

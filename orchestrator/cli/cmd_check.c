@@ -1,6 +1,7 @@
 /* `baton check FILE`: is the configuration one that `baton serve` takes?
- * --defaults lists every key instead. Decides only how the answer reads; the
- * rules are bt_config_load's and the list is bt_config_key_at's. */
+ * --defaults lists every key instead, --policies every policy with its knobs.
+ * Decides only how the answer reads; the rules are bt_config_load's, the lists
+ * bt_config_key_at's and bt_policy_at's. */
 #include "baton/orchestrator/config.h"
 #include "command.h"
 #include <jansson.h>
@@ -10,7 +11,7 @@
 
 struct check_options {
     const char *output;
-    bool defaults;
+    bool defaults, policies;
 };
 
 static const struct bt_option OPTIONS[] = {
@@ -19,6 +20,9 @@ static const struct bt_option OPTIONS[] = {
     {"defaults", 0, BT_OPTION_FLAG, NULL,
      "print every key with its default instead of checking a file",
      offsetof(struct check_options, defaults)},
+    {"policies", 0, BT_OPTION_FLAG, NULL,
+     "print every policy with its knobs instead of checking a file",
+     offsetof(struct check_options, policies)},
     {0},
 };
 
@@ -60,6 +64,52 @@ static int defaults_table(void)
     return BT_EXIT_OK;
 }
 
+/* Knobs may be missing altogether. */
+static const struct bt_policy_knob *knob_at(const struct bt_policy *policy,
+                                            size_t i)
+{
+    if (!policy->knobs || i >= BT_POLICY_KNOBS_MAX || !policy->knobs[i].name)
+        return NULL;
+    return &policy->knobs[i];
+}
+
+static int policies_json(void)
+{
+    json_t *policies = json_array();
+    for (size_t i = 0; bt_policy_at(i); i++) {
+        const struct bt_policy *policy = bt_policy_at(i);
+        json_t *knobs = json_array();
+        for (size_t k = 0; knob_at(policy, k); k++) {
+            const struct bt_policy_knob *knob = knob_at(policy, k);
+            json_array_append_new(knobs,
+                                  json_pack("{s:s, s:f, s:f, s:f, s:s}", "knob",
+                                            knob->name, "default", knob->value,
+                                            "min", knob->min, "max", knob->max,
+                                            "text", knob->text));
+        }
+        json_array_append_new(
+            policies, json_pack("{s:s, s:s, s:o}", "policy", policy->name,
+                                "text", policy->summary, "knobs", knobs));
+    }
+    return print_json(json_pack("{s:o}", "policies", policies));
+}
+
+static int policies_table(void)
+{
+    for (size_t i = 0; bt_policy_at(i); i++) {
+        const struct bt_policy *policy = bt_policy_at(i);
+        printf("%-16s %s\n", policy->name, policy->summary);
+        for (size_t k = 0; knob_at(policy, k); k++) {
+            const struct bt_policy_knob *knob = knob_at(policy, k);
+            char value[64];
+            snprintf(value, sizeof(value), "%s=%g", knob->name, knob->value);
+            printf("    %-24s %s (%g..%g)\n", value, knob->text, knob->min,
+                   knob->max);
+        }
+    }
+    return BT_EXIT_OK;
+}
+
 static void count_roles(const struct bt_config *config, uint32_t *prefill,
                         uint32_t *decode)
 {
@@ -70,21 +120,43 @@ static void count_roles(const struct bt_config *config, uint32_t *prefill,
     }
 }
 
+static bool has_slo(const struct bt_config *config)
+{
+    return config->slo.ttft_ns > 0 || config->slo.ttft_factor > 0 ||
+           config->slo.tpot_ns > 0;
+}
+
+static json_t *summary_json(const char *path, const struct bt_config *config)
+{
+    uint32_t prefill, decode;
+    count_roles(config, &prefill, &decode);
+    return json_pack(
+        "{s:s, s:b, s:I, s:I, s:I, s:I, s:s, s:s?, s:b, s:b, s:s?}", "file",
+        path, "ok", 1, "workers", (json_int_t)config->worker_count, "prefill",
+        (json_int_t)prefill, "decode", (json_int_t)decode, "models",
+        (json_int_t)config->model_count, "policy", config->policy, "topology",
+        config->topology_path, "hold", config->planner.hold, "slo",
+        has_slo(config), "journal", config->journal.file);
+}
+
+/* Only what was asked for is said: the usual file stays one short line. */
 static int report_ok(const char *path, const struct bt_config *config,
                      bool json)
 {
     uint32_t prefill, decode;
-    count_roles(config, &prefill, &decode);
     if (json)
-        return print_json(json_pack(
-            "{s:s, s:b, s:I, s:I, s:I, s:I, s:s}", "file", path, "ok", 1,
-            "workers", (json_int_t)config->worker_count, "prefill",
-            (json_int_t)prefill, "decode", (json_int_t)decode, "models",
-            (json_int_t)config->model_count, "policy", config->policy));
+        return print_json(summary_json(path, config));
+    count_roles(config, &prefill, &decode);
     printf("%s: ok: %u workers (%u prefill, %u decode), %u model%s, policy "
-           "%s\n",
+           "%s%s%s%s%s%s%s\n",
            path, config->worker_count, prefill, decode, config->model_count,
-           config->model_count == 1 ? "" : "s", config->policy);
+           config->model_count == 1 ? "" : "s", config->policy,
+           config->topology_path ? ", topology " : "",
+           config->topology_path ? config->topology_path : "",
+           config->planner.hold ? ", requests held back" : "",
+           has_slo(config) ? ", SLO" : "",
+           config->journal.file ? ", journal " : "",
+           config->journal.file ? config->journal.file : "");
     return BT_EXIT_OK;
 }
 
@@ -120,12 +192,16 @@ static int run(int argc, char **argv)
                 options.output);
         return BT_EXIT_USAGE;
     }
-    if (first + (options.defaults ? 0 : 1) != argc) {
+    bool list = options.defaults || options.policies;
+    if (first + (list ? 0 : 1) != argc ||
+        (options.defaults && options.policies)) {
         fprintf(stderr, "usage: baton check [OPTION...] FILE\n");
         return BT_EXIT_USAGE;
     }
     if (options.defaults)
         return json ? defaults_json() : defaults_table();
+    if (options.policies)
+        return json ? policies_json() : policies_table();
     return check_file(argv[first], json);
 }
 

@@ -18,6 +18,7 @@ static const struct {
     {"role", "prefill decode both"},
     {"event-encoding", "array map"},
     {"kv-load-failure-policy", "fail recompute"},
+    {"format|-f", "auto mooncake bailian azure burstgpt"},
 };
 
 static void print_values(void)
@@ -36,13 +37,14 @@ static void print_values(void)
            "        return\n    fi\n");
 }
 
-/* "http|place" in the synopsis are words to offer; "FILE" is not. */
+/* "http|place" in the synopsis are words to offer; "FILE" is not, nor what
+ * follows them. */
 static void print_words(const char *arguments)
 {
     if (arguments[0] < 'a' || arguments[0] > 'z')
         return;
     printf("        plain='");
-    for (const char *c = arguments; *c; c++)
+    for (const char *c = arguments; *c && *c != ' '; c++)
         putchar(*c == '|' ? ' ' : *c);
     printf("'\n");
 }

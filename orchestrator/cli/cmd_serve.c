@@ -25,8 +25,9 @@ struct serve_options {
 static const struct bt_option options[] = {
     {"config", 'c', BT_OPTION_STRING, "FILE", "configuration (YAML); required",
      offsetof(struct serve_options, config)},
-    {"policy", 'p', BT_OPTION_STRING, "NAME",
-     "use this placement policy instead of the configured one",
+    {"policy", 'p', BT_OPTION_STRING, "SPEC",
+     "use this placement policy, as name:knob=value, instead of the "
+     "configured one",
      offsetof(struct serve_options, policy)},
     {"die-with-parent", 0, BT_OPTION_FLAG, NULL,
      "end when the parent process ends",
@@ -118,20 +119,13 @@ static int run(int argc, char **argv)
         fprintf(stderr, "%s\n", error);
         return BT_EXIT_CONFIG;
     }
-    if (opts.policy != NULL) {
-        if (bt_policy_find(opts.policy) == NULL) {
-            fprintf(stderr,
-                    "baton serve: no policy '%s'; there are:", opts.policy);
-            for (size_t i = 0; bt_policy_at(i); i++)
-                fprintf(stderr, " %s", bt_policy_at(i)->name);
-            fputc('\n', stderr);
-            bt_config_destroy(config);
-            return BT_EXIT_USAGE;
-        }
-        free(config->policy);
-        config->policy = strdup(opts.policy);
+    if (opts.policy != NULL && bt_config_policy_set(config, opts.policy, error,
+                                                    sizeof(error)) != BT_OK) {
+        fprintf(stderr, "baton serve: --policy: %s\n", error);
+        bt_config_destroy(config);
+        return BT_EXIT_USAGE;
     }
-    code = config->policy == NULL ? BT_EXIT_FAILED : run_loop(config);
+    code = run_loop(config);
     bt_config_destroy(config);
     return code;
 }

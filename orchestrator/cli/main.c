@@ -19,10 +19,22 @@ static const struct bt_command *const TABLE[] = {
 #ifdef BATON_HAVE_DEMO
     &bt_command_demo,
 #endif
+#ifdef BATON_HAVE_SIM
+    &bt_command_sim,
+#endif
 #ifdef BATON_HAVE_EXPLAIN
     &bt_command_explain,
 #endif
+#ifdef BATON_HAVE_REPLAY
+    &bt_command_replay,
+#endif
     &bt_command_check,
+#ifdef BATON_HAVE_TOPO
+    &bt_command_topo,
+#endif
+#ifdef BATON_HAVE_TRACE
+    &bt_command_trace,
+#endif
 #ifdef BATON_HAVE_BENCH
     &bt_command_bench,
 #endif

@@ -33,23 +33,55 @@ static bool name_ok(const char *name, const char *bytes, size_t max)
     return length > 0 && length <= max && strspn(name, bytes) == length;
 }
 
-static enum bt_status check_policy(const struct load *load)
+enum bt_status bt_config_policy_set(struct bt_config *config, const char *spec,
+                                    char *error_out, size_t error_size)
 {
-    const char *names[NAMES_MAX];
+    const struct bt_policy *rule = NULL;
+    double knobs[BT_POLICY_KNOBS_MAX];
+    enum bt_status status =
+        bt_policy_parse(spec, &rule, knobs, error_out, error_size);
+    char *copy = status ? NULL : strdup(spec);
+    if (status)
+        return status;
+    if (!copy) {
+        snprintf(error_out, error_size, "out of memory");
+        return BT_NO_MEMORY;
+    }
+    free(config->policy);
+    config->policy = copy;
+    config->policy_rule = rule;
+    memcpy(config->policy_knobs, knobs, sizeof(knobs));
+    return BT_OK;
+}
+
+/* The spec's name is none: the nearest one, if any is near. */
+static enum bt_status unknown_policy(const struct load *load)
+{
+    const char *names[NAMES_MAX], *spec = load->config->policy;
+    char name[64];
     size_t count = 0;
-    const char *policy = load->config->policy;
-    if (bt_policy_find(policy))
-        return BT_OK;
     while (count < NAMES_MAX && bt_policy_at(count)) {
         names[count] = bt_policy_at(count)->name;
         count++;
     }
-    const char *hint = bt_nearest(policy, names, count);
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(spec, ":"), spec);
+    const char *hint = bt_nearest(name, names, count);
     return load_fault(load, BT_INVALID, "policy",
-                      hint ? "unknown policy '%.60s' (did you mean '%s'?)"
-                           : "unknown policy '%.60s' (one of: round_robin | "
-                             "least_loaded | prefix_load | joint)%s",
-                      policy, hint ? hint : "");
+                      hint ? "unknown policy '%s' (did you mean '%s'?)"
+                           : "unknown policy '%s' (baton check --policies "
+                             "lists them)%s",
+                      name, hint ? hint : "");
+}
+
+static enum bt_status check_policy(const struct load *load)
+{
+    struct bt_config *c = load->config;
+    char error[256];
+    enum bt_status status = bt_policy_parse(
+        c->policy, &c->policy_rule, c->policy_knobs, error, sizeof(error));
+    if (status == BT_NOT_FOUND)
+        return unknown_policy(load);
+    return status ? load_fault(load, BT_INVALID, "policy", "%s", error) : BT_OK;
 }
 
 static enum bt_status check_listeners(const struct load *load)
@@ -131,6 +163,27 @@ static enum bt_status check_served(const struct load *load, const char *path,
     return BT_OK;
 }
 
+/* An engine that pushes while it prefills knows its decode worker before. */
+static enum bt_status check_engine(const struct load *load, uint32_t m)
+{
+    const struct bt_model_config *model = &load->config->models[m];
+    bool early = model->engine.overlap != BT_OVERLAP_NONE ||
+                 model->engine.allocate_first;
+    char path[CONFIG_PATH_MAX];
+    if ((model->engine.pieces > 1) !=
+        (model->engine.overlap != BT_OVERLAP_NONE))
+        return load_fault(
+            load, BT_INVALID, element_path(path, "models", m, "engine.pieces"),
+            model->engine.pieces > 1 ? "pieces need overlap: chunk or layer"
+                                     : "overlap needs pieces: 2 or more");
+    if (early && model->engine.late_decode)
+        return load_fault(
+            load, BT_INVALID,
+            element_path(path, "models", m, "engine.late_decode"),
+            "late_decode must be off with overlap or allocate_first");
+    return BT_OK;
+}
+
 static enum bt_status check_models(const struct load *load)
 {
     const struct bt_config *c = load->config;
@@ -139,6 +192,8 @@ static enum bt_status check_models(const struct load *load)
     for (uint32_t m = 0; m < c->model_count && !status; m++) {
         element_path(path, "models", m, "name");
         status = check_served(load, path, c->models[m].name, m, 0);
+        if (!status)
+            status = check_engine(load, m);
         for (uint32_t a = 0; a < c->models[m].adapter_count && !status; a++) {
             snprintf(path, sizeof(path), "models[%u].adapters[%u]", m, a);
             status =

@@ -142,6 +142,14 @@ static enum bt_status set_double(const struct item *item)
     return BT_OK;
 }
 
+static enum bt_status set_price(const struct item *item)
+{
+    if (strcmp(item->text, "adaptive") != 0)
+        return set_double(item);
+    *(double *)item->target = -1;
+    return BT_OK;
+}
+
 static enum bt_status set_text(const struct item *item)
 {
     char *copy;
@@ -177,7 +185,7 @@ static enum bt_status set_word(const struct item *item)
                           hint ? hint : item->key->doc.values);
     }
     if (item->key->kind == KEY_FLAG)
-        *(bool *)item->target = count == 1;
+        *(bool *)item->target = count % 2 == 1;
     else
         *(unsigned int *)item->target =
             count + (item->key->kind == KEY_ROLES ? 1 : 0);
@@ -239,6 +247,8 @@ static enum bt_status set_value(const struct item *item)
         return set_rate(item);
     case KEY_DOUBLE:
         return set_double(item);
+    case KEY_PRICE:
+        return set_price(item);
     case KEY_TEXT:
     case KEY_OPTIONAL:
         return set_text(item);
@@ -254,6 +264,14 @@ static enum bt_status set_value(const struct item *item)
     return BT_BUG;
 }
 
+enum bt_status config_value(const struct load *load, const struct key *key,
+                            uint64_t index, const char *text, void *base)
+{
+    struct item item = {load, key, index, text,
+                        (unsigned char *)base + key->offset};
+    return set_value(&item);
+}
+
 /* All rows of one element. */
 static enum bt_status convert_scope(const struct load *load, enum scope_id id,
                                     uint64_t index, char **values, void *base)
@@ -263,14 +281,12 @@ static enum bt_status convert_scope(const struct load *load, enum scope_id id,
         const struct key *key = key_at(scope->first + i);
         const char *text = values[i] ? values[i] : key->doc.fallback;
         char path[CONFIG_PATH_MAX];
-        struct item item = {load, key, index, text,
-                            (unsigned char *)base + key->offset};
         if (!text) {
             path_make(path, key, index);
             return load_fault(load, BT_INVALID, path, "missing key '%s'",
                               key_name(key));
         }
-        enum bt_status status = set_value(&item);
+        enum bt_status status = config_value(load, key, index, text, base);
         if (status)
             return status;
     }

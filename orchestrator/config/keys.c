@@ -17,6 +17,8 @@ static const char *const PD_MODES[] = {"preferred", "required", NULL};
 static const char *const LEVELS[] = {"error", "warn",  "info",
                                      "debug", "trace", NULL};
 static const char *const FORMATS[] = {"auto", "text", "json", NULL};
+static const char *const SWITCH[] = {"off", "on", "false", "true", NULL};
+static const char *const OVERLAPS[] = {"none", "chunk", "layer", NULL};
 static const char *const ROLES[] = {"prefill", "decode", "both", NULL};
 
 #define ROW(path, fallback, values, text, kind, offset, min, max)              \
@@ -35,11 +37,22 @@ static const char *const ROLES[] = {"prefill", "decode", "both", NULL};
 #define TIME(path, fallback, text, offset)                                     \
     ROW(path, fallback, "duration, 1us..24h", text, KEY_DURATION, offset, 1e3, \
         NS_DAY)
+#define SWITCHED(path, fallback, text, offset)                                 \
+    WORDS(path, fallback, "off | on", text, KEY_FLAG, offset, SWITCH)
+#define TIER(name, text, offset)                                               \
+    ROW("workers[]." name ".rate", "0B/s", "rate, 0B/s = none",                \
+        "at which it loads " text, KEY_RATE,                                   \
+        (offset) + offsetof(struct bt_tier_model, rate_bytes_per_s), 0, 1e15), \
+        ROW("workers[]." name ".setup", "0us", "duration, 0us..24h",           \
+            "per load of " text, KEY_DURATION,                                 \
+            (offset) + offsetof(struct bt_tier_model, setup_ns), 0, NS_DAY)
+#define LIMIT_TIME(path, fallback, values, text, offset)                       \
+    ROW(path, fallback, values, text, KEY_DURATION, offset, 0, NS_DAY)
 
 static const struct key TABLE[] = {
     ROW("config_schema", "1", "1", "version of this schema", KEY_SCHEMA, 0, 1,
         1),
-    ROW("policy", "joint", "round_robin | least_loaded | prefix_load | joint",
+    ROW("policy", "joint", "NAME or NAME:knob=value,...",
         "how workers are chosen", KEY_TEXT, AT(policy), 0, 0),
     WORDS("tokenizer", "worker", "worker | bytes",
           "who turns text into tokens: a worker's /tokenize, or one token per "
@@ -155,6 +168,66 @@ static const struct key TABLE[] = {
     ROW("planner.pd_min_tokens", "0", "0..4294967295",
         "shorter prompts run whole on a decode worker", KEY_U32,
         AT(planner.pd_min_tokens), 0, U32_LIMIT),
+    SWITCHED("planner.calibrate", "on",
+             "correct the compute models and link rates by what is observed",
+             AT(planner.calibrate)),
+    SWITCHED("planner.hold", "off",
+             "let the policy keep requests back until a worker is about to be "
+             "free",
+             AT(planner.hold)),
+    LIMIT_TIME("planner.lead", "20ms", "duration, 0us..24h",
+               "of dispatched work that a worker keeps while requests are held",
+               AT(planner.lead_ns)),
+    LIMIT_TIME("planner.patience", "2s", "duration, 0us..24h",
+               "that a request is held at most for a worker the policy waits "
+               "for",
+               AT(planner.patience_ns)),
+    ROW("planner.ask_max", "64", "1..65536",
+        "held requests looked at in one go", KEY_U32, AT(planner.ask_max), 1,
+        65536),
+    ROW("planner.ageing", "0.15", "0..1000",
+        "urgency that waiting adds, per time waited", KEY_DOUBLE,
+        AT(planner.ageing), 0, 1000),
+    ROW("planner.fairness", "0.5", "0..1000",
+        "urgency that service taken beyond other tenants costs; 0 = none",
+        KEY_DOUBLE, AT(planner.fairness), 0, 1000),
+    ROW("planner.oldest_share", "0.02", "0..1, 0 = none",
+        "share of the dispatched work that goes to the longest waiting",
+        KEY_DOUBLE, AT(planner.oldest_share), 0, 1),
+    ROW("planner.prices.queue", "adaptive", "adaptive | 0..1000",
+        "of prefill time, for those who wait; adaptive: waiting requests per "
+        "prefill worker",
+        KEY_PRICE, AT(planner.prices.queue), 0, 1000),
+    ROW("planner.prices.eviction", "0.3", "0..1000",
+        "of the room that a fetched copy of blocks takes", KEY_DOUBLE,
+        AT(planner.prices.eviction), 0, 1000),
+    ROW("planner.prices.link", "1", "0..1", "of delay caused to own transfers",
+        KEY_DOUBLE, AT(planner.prices.link), 0, 1),
+    ROW("planner.prices.hbm", "1", "0..1000",
+        "of KV that waits on a decode worker for its turn", KEY_DOUBLE,
+        AT(planner.prices.hbm), 0, 1000),
+    ROW("planner.prices.decode", "0.1", "0..1",
+        "of delay that a local prefill causes to running requests", KEY_DOUBLE,
+        AT(planner.prices.decode), 0, 1),
+    LIMIT_TIME("slo.ttft", "0s", "duration, 0us..24h, 0s = none",
+               "limit of the time to the first token", AT(slo.ttft_ns)),
+    ROW("slo.ttft_factor", "0", "0..1000, 0 = none",
+        "added to it: so many times the prefill of the whole prompt on the "
+        "fastest idle worker",
+        KEY_DOUBLE, AT(slo.ttft_factor), 0, 1000),
+    LIMIT_TIME("slo.tpot", "0s", "duration, 0us..24h, 0s = none",
+               "limit of the time per output token", AT(slo.tpot_ns)),
+    ROW("journal.file", "", "path, empty = none",
+        "where every event is recorded for baton replay; a file that is there "
+        "is kept, .1, .2, ... are tried",
+        KEY_OPTIONAL, AT(journal.file), 0, 0),
+    ROW("journal.max", "1GiB", "size, 16KiB..16TiB",
+        "bytes of a journal, then it ends", KEY_SIZE64, AT(journal.bytes_max),
+        16384, 17592186044416.0),
+    ROW("topology", "", "path, empty = none",
+        "file of nodes, racks and rates, from the folder of this one; pairs "
+        "that it knows take no link",
+        KEY_OPTIONAL, AT(topology_path), 0, 0),
     ROW("link_default.class", "default", "name",
         "class of the pairs that no link names", KEY_TEXT,
         AT(link_default.link_class), 0, 0),
@@ -175,6 +248,27 @@ static const struct key TABLE[] = {
         KEY_U32, IN_M(block_size), 1, 65536),
     ROW("models[].adapters[]", "", "names",
         "LoRA adapters, served under their own names", KEY_LIST, 0, 0, 0),
+    WORDS("models[].engine.overlap", "none", "none | chunk | layer",
+          "what is sent while the prefill runs", KEY_CHOICE,
+          IN_M(engine.overlap), OVERLAPS),
+    ROW("models[].engine.pieces", "1", "1..1024",
+        "chunks or groups of layers per prompt", KEY_U32, IN_M(engine.pieces),
+        1, 1024),
+    SWITCHED("models[].engine.allocate_first", "off",
+             "a decode worker takes room for the prompt before its prefill",
+             IN_M(engine.allocate_first)),
+    SWITCHED("models[].engine.decode_delta", "on",
+             "only blocks that the decode worker lacks are sent",
+             IN_M(engine.decode_delta)),
+    SWITCHED("models[].engine.late_decode", "on",
+             "the decode worker may be chosen anew after the prefill",
+             IN_M(engine.late_decode)),
+    ROW("models[].engine.descriptors_per_block", "1", "1..65536",
+        "memory regions of one block", KEY_U32,
+        IN_M(engine.descriptors_per_block), 1, 65536),
+    ROW("models[].engine.replication", "1", "1..1024",
+        "times that each KV head crosses the network", KEY_U32,
+        IN_M(engine.replication), 1, 1024),
 
     ROW("workers[].name", NULL, "name", "unique; in logs, metrics and links",
         KEY_TEXT, IN_W(name), 0, 0),
@@ -193,6 +287,16 @@ static const struct key TABLE[] = {
         "largest decode batch", KEY_U32, IN_W(decode_slots), 0, 1048576),
     ROW("workers[].kv_capacity", "0", "tokens, 0 = unknown",
         "KV cache size in tokens", KEY_U64, IN_W(kv_capacity_tokens), 0, 1e12),
+    SWITCHED("workers[].local_prefill", "off",
+             "may serve whole requests beside prefill workers",
+             IN_W(local_prefill)),
+    ROW("workers[].prefill_chunk", "512", "0..1048576, 0 = whole prompts",
+        "tokens of a prefill step beside running requests", KEY_U32,
+        IN_W(prefill_chunk_tokens), 0, 1048576),
+    ROW("workers[].batch_tokens", "0", "0..16777216, 0 = unknown",
+        "its max_num_batched_tokens", KEY_U32, IN_W(batch_tokens), 0, 16777216),
+    TIER("host", "blocks offloaded to host memory", IN_W(host)),
+    TIER("disk", "blocks on its disks", IN_W(disk)),
     ROW("workers[].events", "", "tcp://HOST:PORT or ipc://PATH, empty = none",
         "its KV event publisher", KEY_OPTIONAL, IN_W(events), 0, 0),
     ROW("workers[].replay", "", "tcp://HOST:PORT or ipc://PATH, empty = none",
@@ -213,19 +317,33 @@ static const struct key TABLE[] = {
         IN_L(model.per_descriptor_ns), 0, NS_DAY),
 };
 
-#define ROWS      (sizeof(TABLE) / sizeof(TABLE[0]))
-#define TOP_ROWS  54
-#define LINK_ROWS 6
+#define ROWS        (sizeof(TABLE) / sizeof(TABLE[0]))
+#define TOP_ROWS    73
+#define MODEL_ROWS  11
+#define WORKER_ROWS 17
+#define LINK_ROWS   6
+#define LINK_FIRST  (TOP_ROWS + MODEL_ROWS + WORKER_ROWS)
 
 static const struct scope SCOPES[SCOPE_COUNT] = {
     {NULL, "", 0, TOP_ROWS, 1},
-    {"models", "models[].", TOP_ROWS, 4, CONFIG_MODELS_MAX},
-    {"workers", "workers[].", TOP_ROWS + 4, 10, CONFIG_WORKERS_MAX},
-    {"links", "links[].", TOP_ROWS + 14, LINK_ROWS, CONFIG_LINKS_MAX},
+    {"models", "models[].", TOP_ROWS, MODEL_ROWS, CONFIG_MODELS_MAX},
+    {"workers", "workers[].", TOP_ROWS + MODEL_ROWS, WORKER_ROWS,
+     CONFIG_WORKERS_MAX},
+    {"links", "links[].", LINK_FIRST, LINK_ROWS, CONFIG_LINKS_MAX},
 };
 
-_Static_assert(ROWS == TOP_ROWS + 14 + LINK_ROWS, "scopes cover the table");
-_Static_assert(TOP_ROWS <= CONFIG_SCOPE_KEYS_MAX, "raw_config holds the top");
+_Static_assert(ROWS == LINK_FIRST + LINK_ROWS, "scopes cover the table");
+#define CELLS(type) (sizeof(((struct type *)0)->value) / sizeof(char *))
+_Static_assert(TOP_ROWS <= CELLS(raw_config), "raw_config holds the top");
+_Static_assert(MODEL_ROWS <= CELLS(raw_model), "raw_model holds a model");
+_Static_assert(WORKER_ROWS <= CELLS(raw_worker), "raw_worker holds a worker");
+_Static_assert(LINK_ROWS <= CELLS(raw_link), "raw_link holds a link");
+
+const struct key_table *config_table(void)
+{
+    static const struct key_table table = {TABLE, ROWS, false};
+    return &table;
+}
 
 size_t key_count(void)
 {

@@ -1,6 +1,7 @@
 /* bt_config_load and bt_config_destroy: reads the file once, runs the four
  * passes over it (walk.c, raw.c, convert.c, check.c) and owns the cleanup.
  * Decides nothing about keys. Invariant: *out is written on success only. */
+#include "baton/orchestrator/topology_file.h"
 #include "schema.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -43,8 +44,7 @@ static enum bt_status fault_file(struct fault *fault, const char *what)
     return errno == ENOENT || errno == ENOTDIR ? BT_NOT_FOUND : BT_IO;
 }
 
-/* The whole file, at most CONFIG_FILE_BYTES_MAX. */
-static enum bt_status file_read(struct fault *fault, char **data_out,
+enum bt_status config_file_read(struct fault *fault, char **data_out,
                                 size_t *size_out)
 {
     enum bt_status status = BT_OK;
@@ -78,21 +78,65 @@ undo_file:
     return status;
 }
 
+/* A relative path counts from the folder of the configuration. */
+static enum bt_status topology_path(const struct load *load, char **path_out)
+{
+    const char *given = load->config->topology_path;
+    const char *slash = strrchr(load->fault->file, '/');
+    size_t folder = 0;
+    if (given[0] != '/' && slash)
+        folder = (size_t)(slash - load->fault->file) + 1;
+    char *path = malloc(folder + strlen(given) + 1);
+    if (!path)
+        return BT_NO_MEMORY;
+    memcpy(path, load->fault->file, folder);
+    memcpy(path + folder, given, strlen(given) + 1);
+    *path_out = path;
+    return BT_OK;
+}
+
+/* The file that the key 'topology' names; its faults carry its own name. */
+static enum bt_status config_topology(const struct load *load)
+{
+    struct bt_config *c = load->config;
+    const char **names;
+    char *path = NULL;
+    enum bt_status status = BT_OK;
+    if (!c->topology_path)
+        return BT_OK;
+    names = calloc(c->worker_count, sizeof(*names));
+    if (!names)
+        return BT_NO_MEMORY;
+    for (uint32_t i = 0; i < c->worker_count; i++)
+        names[i] = c->workers[i].name;
+    status = topology_path(load, &path);
+    if (!status)
+        status =
+            bt_topology_file_load(path, names, c->worker_count, &c->topology,
+                                  load->fault->text, load->fault->size);
+    free(path);
+    free(names);
+    return status;
+}
+
 /* All passes over the bytes. */
 static enum bt_status load_data(const char *data, size_t size,
                                 struct fault *fault, struct bt_config *config)
 {
     struct positions positions = {0};
     struct load load = {fault, &positions, NULL, config};
-    enum bt_status status = config_walk(data, size, fault, &positions);
+    enum bt_status status =
+        config_walk(config_table(), data, size, fault, &positions);
     if (!status)
         status = config_raw_load(data, size, fault, &load.raw);
     if (!status)
         status = config_convert(&load);
     if (!status)
         status = config_check(&load);
+    if (!status)
+        status = config_topology(&load);
     config_raw_free(load.raw);
-    free(positions.items);
+    positions_free(&positions);
     return status;
 }
 
@@ -103,7 +147,7 @@ enum bt_status bt_config_load(const char *path, struct bt_config **out,
     char *data = NULL;
     size_t size = 0;
     error_out[0] = '\0';
-    enum bt_status status = file_read(&fault, &data, &size);
+    enum bt_status status = config_file_read(&fault, &data, &size);
     struct bt_config *config = NULL;
     if (!status) {
         config = calloc(1, sizeof(*config));
@@ -156,6 +200,8 @@ void bt_config_destroy(struct bt_config *config)
     for (uint32_t i = 0; i < config->link_count; i++)
         link_free(&config->links[i]);
     link_free(&config->link_default);
+    bt_topology_file_destroy(config->topology);
+    free(config->topology_path);
     free(config->models);
     free(config->workers);
     free(config->links);
@@ -164,5 +210,6 @@ void bt_config_destroy(struct bt_config *config)
     free(config->metrics.address);
     free(config->admin.address);
     free(config->decision_file);
+    free(config->journal.file);
     free(config);
 }

@@ -13,16 +13,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIELDS_MAX       160u
-#define SECTIONS_MAX     24u
-#define SECTION_NAME_MAX 24u
+#define FIELDS_MAX     256u
+#define GROUPS_MAX     32u
+#define GROUP_NAME_MAX 24u
+#define GROUP_DEPTH    2u /* "planner.prices." */
+
+/* A section of a scope. */
+struct group {
+    const char *path; /* of its first row, relative to the scope */
+    size_t length;    /* of the section's own path in it, with the dot */
+    size_t parent;    /* of the path it stands under */
+    unsigned int depth;
+    char name[GROUP_NAME_MAX];
+    size_t start; /* of its fields */
+};
 
 /* Storage of one derived schema. */
 struct schema {
     cyaml_schema_field_t fields[FIELDS_MAX];
     size_t field_count;
-    char names[SECTIONS_MAX][SECTION_NAME_MAX];
-    size_t name_count;
+    struct group groups[GROUPS_MAX];
+    size_t group_count;
+    size_t scope_groups; /* first group of the scope being built */
+    uint32_t scope_size; /* bytes of its struct */
     cyaml_schema_value_t text, elements[SCOPE_COUNT];
 };
 
@@ -94,22 +107,110 @@ static void field_list(cyaml_schema_field_t *field, const char *name,
                   .sequence = {entry, 0, max}}};
 }
 
+/* Bytes of a relative path up to its n-th dot, 0 when it has not so many. */
+static size_t group_length(const char *path, unsigned int depth)
+{
+    size_t length = 0;
+    for (unsigned int i = 0; i < depth; i++) {
+        const char *dot = strchr(path + length, '.');
+        if (!dot)
+            return 0;
+        length = (size_t)(dot - path) + 1;
+    }
+    return length;
+}
+
+static const char *row_name(const struct scope *scope, size_t row)
+{
+    return key_at(scope->first + row)->doc.path + strlen(scope->prefix);
+}
+
+/* Sections "a." (depth 1) or "a.b." (depth 2) of a scope; a section's fields
+ * are neighbours, so the inner ones are built first. Section offsets are all
+ * 0: its fields lie in the scope's own struct. */
+static void find_groups(struct schema *schema, const struct scope *scope,
+                        unsigned int depth)
+{
+    for (size_t row = 0; row < scope->count; row++) {
+        const char *name = row_name(scope, row);
+        size_t length = group_length(name, depth);
+        const struct group *last =
+            schema->group_count > schema->scope_groups
+                ? &schema->groups[schema->group_count - 1]
+                : NULL;
+        if (length == 0 || (last && last->length == length &&
+                            strncmp(last->path, name, length) == 0))
+            continue;
+        if (schema->group_count == GROUPS_MAX)
+            abort();
+        struct group *group = &schema->groups[schema->group_count++];
+        size_t parent = depth > 1 ? group_length(name, depth - 1) : 0;
+        *group = (struct group){
+            .path = name, .length = length, .parent = parent, .depth = depth};
+        snprintf(group->name, sizeof(group->name), "%.*s",
+                 (int)(length - parent - 1), name + parent);
+    }
+}
+
+static void field_row(struct schema *schema, const struct scope *scope,
+                      size_t row, size_t skip)
+{
+    if (key_at(scope->first + row)->kind == KEY_LIST)
+        field_list(field_add(schema), "adapters",
+                   offsetof(struct raw_model, adapters),
+                   offsetof(struct raw_model, adapter_count), &schema->text,
+                   CONFIG_ADAPTERS_MAX);
+    else
+        field_text(field_add(schema), row_name(scope, row) + skip, row);
+}
+
+/* Rows and sections right under the path's first `length` bytes. */
+static void fields_under(struct schema *schema, const struct scope *scope,
+                         const char *path, size_t length, unsigned int depth)
+{
+    for (size_t i = schema->scope_groups; i < schema->group_count; i++) {
+        const struct group *group = &schema->groups[i];
+        if (group->depth == depth + 1 && group->parent == length &&
+            strncmp(group->path, path, length) == 0)
+            *field_add(schema) = (cyaml_schema_field_t){
+                .key = group->name,
+                .value = {.type = CYAML_MAPPING,
+                          .flags = CYAML_FLAG_OPTIONAL,
+                          .data_size = schema->scope_size,
+                          .mapping = {&schema->fields[group->start]}}};
+    }
+    for (size_t row = 0; row < scope->count; row++) {
+        const char *name = row_name(scope, row);
+        if (strncmp(name, path, length) == 0 && !strchr(name + length, '.'))
+            field_row(schema, scope, row, length);
+    }
+}
+
+/* All fields of a scope; returns where its own begin. The caller ends them. */
+static size_t scope_schema(struct schema *schema, enum scope_id id, size_t size)
+{
+    const struct scope *scope = scope_at(id);
+    schema->scope_groups = schema->group_count;
+    schema->scope_size = (uint32_t)size;
+    for (unsigned int depth = GROUP_DEPTH; depth > 0; depth--) {
+        size_t first = schema->group_count;
+        find_groups(schema, scope, depth);
+        for (size_t i = first; i < schema->group_count; i++) {
+            struct group *group = &schema->groups[i];
+            group->start = schema->field_count;
+            fields_under(schema, scope, group->path, group->length, depth);
+            field_add(schema)->key = NULL;
+        }
+    }
+    size_t start = schema->field_count;
+    fields_under(schema, scope, "", 0, 0);
+    return start;
+}
+
 /* Fields of one kind of list element. */
 static void element_schema(struct schema *schema, enum scope_id id, size_t size)
 {
-    const struct scope *scope = scope_at(id);
-    size_t start = schema->field_count;
-    for (size_t i = 0; i < scope->count; i++) {
-        const struct key *key = key_at(scope->first + i);
-        const char *name = key->doc.path + strlen(scope->prefix);
-        if (key->kind == KEY_LIST)
-            field_list(field_add(schema), "adapters",
-                       offsetof(struct raw_model, adapters),
-                       offsetof(struct raw_model, adapter_count), &schema->text,
-                       CONFIG_ADAPTERS_MAX);
-        else
-            field_text(field_add(schema), name, i);
-    }
+    size_t start = scope_schema(schema, id, size);
     field_add(schema)->key = NULL;
     schema->elements[id] =
         (cyaml_schema_value_t){.type = CYAML_MAPPING,
@@ -118,59 +219,14 @@ static void element_schema(struct schema *schema, enum scope_id id, size_t size)
                                .mapping = {&schema->fields[start]}};
 }
 
-/* Fields of the section whose rows start at `row`; returns the row after. */
-static size_t section_schema(struct schema *schema, size_t row)
-{
-    const char *path = key_at(row)->doc.path;
-    size_t prefix = strcspn(path, ".") + 1;
-    while (row < scope_at(SCOPE_TOP)->count &&
-           strncmp(key_at(row)->doc.path, path, prefix) == 0) {
-        field_text(field_add(schema), key_at(row)->doc.path + prefix, row);
-        row++;
-    }
-    field_add(schema)->key = NULL;
-    return row;
-}
-
-/* Top-level fields; sections are built first, so that the top's own fields
- * are neighbours. */
-static const cyaml_schema_field_t *top_schema(struct schema *schema)
-{
-    size_t rows = scope_at(SCOPE_TOP)->count, starts[SECTIONS_MAX] = {0};
-    for (size_t row = 0; row < rows;) {
-        if (!strchr(key_at(row)->doc.path, '.')) {
-            row++;
-            continue;
-        }
-        if (schema->name_count == SECTIONS_MAX)
-            abort();
-        const char *path = key_at(row)->doc.path;
-        snprintf(schema->names[schema->name_count], SECTION_NAME_MAX, "%.*s",
-                 (int)strcspn(path, "."), path);
-        starts[schema->name_count++] = schema->field_count;
-        row = section_schema(schema, row);
-    }
-    size_t top = schema->field_count;
-    for (size_t i = 0; i < schema->name_count; i++)
-        *field_add(schema) = (cyaml_schema_field_t){
-            .key = schema->names[i],
-            .value = {.type = CYAML_MAPPING,
-                      .flags = CYAML_FLAG_OPTIONAL,
-                      .data_size = sizeof(struct raw_config),
-                      .mapping = {&schema->fields[starts[i]]}}};
-    for (size_t row = 0; row < rows; row++)
-        if (!strchr(key_at(row)->doc.path, '.'))
-            field_text(field_add(schema), key_at(row)->doc.path, row);
-    return &schema->fields[top];
-}
-
 static cyaml_schema_value_t schema_build(struct schema *schema)
 {
     schema->text = text_value();
     element_schema(schema, SCOPE_MODEL, sizeof(struct raw_model));
     element_schema(schema, SCOPE_WORKER, sizeof(struct raw_worker));
     element_schema(schema, SCOPE_LINK, sizeof(struct raw_link));
-    const cyaml_schema_field_t *top = top_schema(schema);
+    size_t start = scope_schema(schema, SCOPE_TOP, sizeof(struct raw_config));
+    const cyaml_schema_field_t *top = &schema->fields[start];
     field_list(field_add(schema), "models", offsetof(struct raw_config, models),
                offsetof(struct raw_config, model_count),
                &schema->elements[SCOPE_MODEL], CONFIG_MODELS_MAX);

@@ -7,13 +7,14 @@
 
 #define CONFIG_FILE_BYTES_MAX (4u << 20)
 #define CONFIG_NODES_MAX      262144u
-#define CONFIG_SCOPE_KEYS_MAX 80u /* rows of one scope */
+#define CONFIG_SCOPE_KEYS_MAX 96u /* rows of one scope */
 #define CONFIG_PATH_MAX       128u
 #define CONFIG_VALUE_MAX      1024u /* bytes of one value */
 #define CONFIG_MODELS_MAX     64u
 #define CONFIG_ADAPTERS_MAX   256u
 #define CONFIG_WORKERS_MAX    4096u
 #define CONFIG_LINKS_MAX      4096u
+#define CONFIG_GROUPS_MAX     4096u /* pods, racks, nodes of a topology */
 
 enum key_kind {
     KEY_SCHEMA,   /* the number 1 */
@@ -28,7 +29,8 @@ enum key_kind {
     KEY_TEXT,     /* char *, owned */
     KEY_OPTIONAL, /* char *, owned; NULL for "" */
     KEY_CHOICE,   /* unsigned int: index in words[] */
-    KEY_FLAG,     /* bool: index in words[], 0 or 1 */
+    KEY_FLAG,     /* bool: index in words[], odd = true */
+    KEY_PRICE,    /* double; -1 for "adaptive" */
     KEY_ROLES,    /* unsigned int: 1 + index in words[] */
     KEY_MODEL,    /* uint32_t: index of the model of that name */
     KEY_LIST      /* char ** and uint32_t: adapters */
@@ -52,6 +54,15 @@ struct scope {
     uint32_t max; /* elements */
 };
 
+/* What a file may say: the walk takes the table of its kind of file. */
+struct key_table {
+    const struct key *rows;
+    size_t count;
+    bool keep_text; /* positions carry the values as written */
+};
+const struct key_table *config_table(void);
+const struct key_table *topology_table(void);
+
 size_t key_count(void);
 const struct key *key_at(size_t row);
 const struct scope *scope_at(enum scope_id id);
@@ -60,12 +71,12 @@ const struct scope *scope_at(enum scope_id id);
  * layout is made of pointer-sized cells so that the schema can be derived from
  * the key table. */
 struct raw_model {
-    char *value[8];
+    char *value[16];
     char **adapters;
     uint64_t adapter_count;
 };
 struct raw_worker {
-    char *value[16];
+    char *value[24];
 };
 struct raw_link {
     char *value[8];
@@ -83,6 +94,7 @@ struct position {
     char path[CONFIG_PATH_MAX]; /* "workers[2].role" */
     unsigned int key_line, key_column;
     unsigned int line, column; /* of the value */
+    char *text;                /* owned; NULL: not kept, or no plain value */
 };
 
 struct positions {
@@ -103,9 +115,11 @@ enum bt_status fault_at(struct fault *fault, enum bt_status status,
     __attribute__((format(printf, 5, 6)));
 
 /* libyaml pass: syntax, unknown and repeated keys, anchors, more than one
- * document; fills positions (caller frees items). */
-enum bt_status config_walk(const char *data, size_t size, struct fault *fault,
+ * document; fills positions (caller frees them). */
+enum bt_status config_walk(const struct key_table *table, const char *data,
+                           size_t size, struct fault *fault,
                            struct positions *positions);
+void positions_free(struct positions *positions);
 /* NULL when the path is not in the file. */
 const struct position *position_find(const struct positions *positions,
                                      const char *path);
@@ -128,6 +142,13 @@ struct load {
     struct bt_config *config;
 };
 
+/* The whole file, at most CONFIG_FILE_BYTES_MAX; the caller frees it. */
+enum bt_status config_file_read(struct fault *fault, char **data_out,
+                                size_t *size_out);
+
+/* One value: text as written, to its place in the struct at base. */
+enum bt_status config_value(const struct load *load, const struct key *key,
+                            uint64_t index, const char *text, void *base);
 /* Strings to values, each within its own range. */
 enum bt_status config_convert(const struct load *load);
 /* What only holds between several keys. */

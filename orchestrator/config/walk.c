@@ -29,6 +29,7 @@ struct frame {
 
 struct walk {
     yaml_parser_t parser;
+    const struct key_table *table;
     struct fault *fault;
     struct positions *positions;
     char path[CONFIG_PATH_MAX];
@@ -73,14 +74,23 @@ static enum bt_status fault_mark(struct walk *walk, enum bt_status status,
                     (unsigned int)mark->column + 1, "%s", text);
 }
 
+void positions_free(struct positions *positions)
+{
+    for (size_t i = 0; i < positions->count; i++)
+        free(positions->items[i].text);
+    free(positions->items);
+    *positions = (struct positions){0};
+}
+
 /* What the table says about a path with [] for indices. */
-static enum node_kind kind_of(const char *pattern)
+static enum node_kind kind_of(const struct key_table *table,
+                              const char *pattern)
 {
     size_t length = strlen(pattern);
     if (length == 0)
         return NODE_MAPPING;
-    for (size_t row = 0; row < key_count(); row++) {
-        const char *path = key_at(row)->doc.path;
+    for (size_t row = 0; row < table->count; row++) {
+        const char *path = table->rows[row].doc.path;
         if (strncmp(path, pattern, length) != 0)
             continue;
         if (path[length] == '\0')
@@ -94,12 +104,12 @@ static enum node_kind kind_of(const char *pattern)
 }
 
 /* Names that may stand under the prefix ("limits.", "workers[].", ""). */
-static size_t names_under(const char *prefix, char names[][CONFIG_PATH_MAX],
-                          const char **list)
+static size_t names_under(const struct key_table *table, const char *prefix,
+                          char names[][CONFIG_PATH_MAX], const char **list)
 {
     size_t length = strlen(prefix), count = 0;
-    for (size_t row = 0; row < key_count(); row++) {
-        const char *path = key_at(row)->doc.path;
+    for (size_t row = 0; row < table->count; row++) {
+        const char *path = table->rows[row].doc.path;
         if (strncmp(path, prefix, length) != 0)
             continue;
         size_t size = strcspn(path + length, ".[");
@@ -119,7 +129,7 @@ static enum bt_status fault_unknown(struct walk *walk, const char *key,
 {
     char names[CONFIG_SCOPE_KEYS_MAX][CONFIG_PATH_MAX];
     const char *list[CONFIG_SCOPE_KEYS_MAX];
-    size_t count = names_under(walk->pattern, names, list);
+    size_t count = names_under(walk->table, walk->pattern, names, list);
     const char *hint = bt_nearest(key, list, count);
     unsigned int line = (unsigned int)mark->line + 1;
     unsigned int column = (unsigned int)mark->column + 1;
@@ -150,6 +160,7 @@ static enum bt_status position_add(struct walk *walk, const yaml_mark_t *key)
     item->key_column = (unsigned int)key->column + 1;
     item->line = item->key_line;
     item->column = item->key_column;
+    item->text = NULL;
     return BT_OK;
 }
 
@@ -196,7 +207,7 @@ static enum bt_status on_key(struct walk *walk, struct frame *frame,
         return fault_unknown(walk, key, mark);
     char pattern[CONFIG_PATH_MAX + 64];
     snprintf(pattern, sizeof(pattern), "%s%s", walk->pattern, key);
-    walk->due = kind_of(pattern);
+    walk->due = kind_of(walk->table, pattern);
     if (walk->due == NODE_UNKNOWN)
         return fault_unknown(walk, key, mark);
     path_append(walk, key, key);
@@ -244,6 +255,15 @@ static enum bt_status check_text(struct walk *walk, const yaml_event_t *event)
     return BT_OK;
 }
 
+static enum bt_status keep_text(struct walk *walk, const yaml_event_t *event)
+{
+    struct position *last = &walk->positions->items[walk->positions->count - 1];
+    if (!walk->table->keep_text)
+        return BT_OK;
+    last->text = strdup((const char *)event->data.scalar.value);
+    return last->text ? BT_OK : BT_NO_MEMORY;
+}
+
 static enum bt_status on_value(struct walk *walk, const yaml_event_t *event)
 {
     enum node_kind kind = kind_of_event(event);
@@ -258,8 +278,10 @@ static enum bt_status on_value(struct walk *walk, const yaml_event_t *event)
         return fault_at(walk->fault, BT_TYPE, (unsigned int)mark->line + 1,
                         (unsigned int)mark->column + 1, "expected %s, got %s",
                         kind_text(walk->due), kind_text(kind));
-    if (kind == NODE_VALUE)
-        return check_text(walk, event);
+    if (kind == NODE_VALUE) {
+        enum bt_status status = check_text(walk, event);
+        return status ? status : keep_text(walk, event);
+    }
     if (walk->depth == DEPTH_MAX)
         return fault_mark(walk, BT_LIMIT, mark, "nested too deep");
     struct frame *frame = &walk->frames[walk->depth++];
@@ -288,7 +310,7 @@ static enum bt_status on_node(struct walk *walk, const yaml_event_t *event)
     snprintf(item, sizeof(item), "[%u]", frame->index++);
     path_reset(walk, frame);
     path_append(walk, item, "[]");
-    walk->due = kind_of(walk->pattern);
+    walk->due = kind_of(walk->table, walk->pattern);
     enum bt_status status = position_add(walk, &event->start_mark);
     return status ? status : on_value(walk, event);
 }
@@ -357,10 +379,11 @@ static enum bt_status fault_syntax(struct walk *walk, const char *data)
                     parser->context ? parser->context : "");
 }
 
-enum bt_status config_walk(const char *data, size_t size, struct fault *fault,
+enum bt_status config_walk(const struct key_table *table, const char *data,
+                           size_t size, struct fault *fault,
                            struct positions *positions)
 {
-    struct walk walk = {.fault = fault, .positions = positions};
+    struct walk walk = {.table = table, .fault = fault, .positions = positions};
     enum bt_status status = BT_OK;
     if (!yaml_parser_initialize(&walk.parser))
         return BT_NO_MEMORY;

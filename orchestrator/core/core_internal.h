@@ -4,13 +4,18 @@
 #define BT_CORE_INTERNAL_H
 
 #include "baton/orchestrator/core.h"
+#include "baton/planner/calibrate.h"
 #include "baton/planner/ledger.h"
+#include "baton/planner/slot.h"
 
 #define NO_SLOT UINT32_MAX
 
 /* Most effects one unit of work (an event for one request) may add. Loops stop
  * when fewer are left; step() asserts that many on entry. */
 #define UNIT_EFFECTS 4u
+
+/* Prefetches on the way at once, in the whole fleet; one per worker. */
+#define PREFETCHES_MAX 16u
 
 /* A leg without own limit on its answer (whole_answer) ends after this. */
 #define ANSWER_MAX_NS (3600LL * 1000000000LL)
@@ -24,11 +29,54 @@ struct worker {
     uint64_t incarnation;
     uint64_t kv_capacity_tokens; /* in force: configured, else reported */
     uint32_t block_tokens;
+    /* In force: the configured one, or the calibrated. */
+    const struct bt_compute_model *model;
+    double prefill_error;               /* relative sigma, 0 unknown */
+    uint64_t prefill_seen, decode_seen; /* observations */
+    int64_t prefill_end_ns;       /* when the last prefill left its queue */
+    int64_t prefill_disturbed_ns; /* when one left it otherwise than done */
+    bool has_room; /* little enough work before it, as last looked at */
     uint32_t running, waiting;
     double kv_usage;
     int64_t stats_at_ns;
     uint32_t failures; /* consecutive */
     int64_t suspect_since_ns, suspect_until_ns;
+};
+
+/* A request that the policy holds back: enough to order it without looking at
+ * the fleet or at the request. */
+struct hold_item {
+    uint32_t slot, model;
+    uint64_t number, tenant;
+    struct bt_order_item order; /* waited_ns and tenant_lead are set when it
+                                   is looked at */
+    int64_t asked_ns;
+    uint64_t asked_epoch; /* struct model_state.epoch when it was asked */
+};
+
+/* Predictions below 100 ms, 400 ms, 1.6 s, and longer ones. */
+#define TOTAL_SIZES 4
+
+/* Per base model. */
+struct model_state {
+    /* Prefill workers with room, and others that serve locally, as last looked
+     * at. */
+    uint32_t room, local_room;
+    uint64_t epoch; /* grows when a prefill worker gets room */
+    struct bt_length output;
+    uint64_t output_seen;
+    /* Time to first token since the placement, over what was predicted: by
+     * size of the prediction, of one reason and of all. Empty unless the core
+     * calibrates. */
+    struct bt_residual totals[BT_REASON_COUNT][TOTAL_SIZES];
+    struct bt_residual total[TOTAL_SIZES];
+};
+
+/* One of the few held requests that a drain will ask about. */
+struct hold_pick {
+    struct bt_order_key key;
+    uint64_t number;
+    uint32_t slot;
 };
 
 struct request {
@@ -37,19 +85,29 @@ struct request {
     enum bt_request_state state;
     uint32_t live_prev, live_next;   /* slots, acceptance order */
     uint32_t queue_prev, queue_next; /* slots, while QUEUED */
+    uint64_t number;                 /* of acceptance, from 1 */
     struct bt_ev_request ask;
     uint32_t prompt_tokens; /* >= 1 */
     uint32_t output_tokens; /* expected, >= 1 */
     struct bt_booking booking;
-    struct bt_worker_id p, d; /* of the last placement; p may be none */
-    bool leg_out;             /* an attempt is out: its leg and number below */
+    struct bt_worker_id p, d;        /* of the last placement; p may be none */
+    struct bt_place_source source;   /* of it; tokens 0: none */
+    bool held;                       /* the policy wants it later */
+    uint32_t held_at;                /* then: place in core->held */
+    struct bt_place_source prefetch; /* sent ahead, tokens 0: nothing */
+    struct bt_worker_id prefetch_to;
+    int64_t prefetch_until_ns; /* when it is there, as predicted */
+    bool leg_out;              /* an attempt is out: its leg and number below */
     enum bt_leg leg;
     uint32_t attempt;
     int64_t sent_ns;
     bool with_params;    /* the leg D that is out carries P's parameters */
     bool handoff_held;   /* P answered with parameters, no D has seen them */
     bool no_params_seen; /* one retry only for an answer without hand-off */
+    bool transfer_clean; /* d had room when leg D was sent: its first token
+                            tells the time of the transfer */
     int64_t progress_ns; /* last sign of life of leg D */
+    int64_t promised_at_ns, promised_ns; /* last placement, its total */
     struct bt_decision record;
 };
 
@@ -62,6 +120,9 @@ struct place_query {
     size_t key_count;
     const struct request *request; /* workers it tried are avoided; or NULL */
     bool allow_tried_d;            /* a d that failed it is better than none */
+    bool may_hold;                 /* the policy may answer BT_AGAIN */
+    uint64_t body_bytes;
+    int64_t waited_ns, ttft_slo_ns;
 };
 
 /* Who may be chosen, after tiers: marks[slot] holds bits of enum bt_role. */
@@ -87,6 +148,14 @@ struct view_marks {
     bool bounded; /* bounds hold for every pair; only flows_max changes */
 };
 
+/* Learned models; NULL in the core unless config.calibrate. */
+struct calibration {
+    struct bt_compute_calibration *workers; /* by slot */
+    struct bt_link_calibration *links;      /* of the topology; may be NULL */
+    struct bt_transfer_calibration classes[BT_PATH_CLASS_COUNT];
+    bool class_seen[BT_PATH_CLASS_COUNT];
+};
+
 struct bt_core {
     struct bt_core_config config;
     struct bt_core_worker_config *worker_configs;
@@ -101,8 +170,31 @@ struct bt_core {
     uint32_t live_first, live_last, live_count;
     uint32_t queue_first, queue_last, queue_count;
     struct bt_ledger *ledger;
+    struct bt_network *network; /* NULL: no topology */
     struct bt_prefix_index *index;
     struct bt_policy_state policy_state;
+    size_t policy_memory_bytes; /* of policy_state.memory */
+    void *guest_memory;         /* of policies in what-ifs; NULL: none */
+    size_t guest_memory_bytes;
+    struct calibration *calibration;
+    struct model_state *models;
+    uint32_t *paces; /* workers with different compute models, see slo.c */
+    uint32_t pace_count;
+    struct bt_fairness fairness;
+    uint64_t accepted;
+    int64_t deadline_ns;    /* no limit of timers.c ends before */
+    int64_t drain_at_ns;    /* when held requests are looked at again */
+    struct hold_item *held; /* requests_max, in no order */
+    uint32_t held_count;
+    struct bt_order_turn turn;
+    bool oldest_due;         /* the next dispatch is the longest waiting's */
+    struct hold_pick *picks; /* scratch of a drain, config.hold.ask_max */
+    /* Where the request that was held last is likely to go, until
+     * core_prefetch has looked at it; likely_of NO_SLOT: nobody's. */
+    struct bt_place_candidate likely;
+    uint32_t likely_of;
+    uint32_t prefetches[PREFETCHES_MAX]; /* slots of requests, in no order */
+    uint32_t prefetch_count;             /* of them; see prefetch.c */
     struct retry_budget budget;
     struct bt_core_counters counters;
     int64_t now_ns;
@@ -110,8 +202,8 @@ struct bt_core {
     struct bt_place_worker *view_workers;
     struct bt_place_link *view_links; /* [core_pair_at(p, d)] */
     struct view_marks *view_marks;
-    uint64_t *flows; /* requests_max: each request has one transfer at most */
-    uint32_t *depths;
+    uint64_t *flows;  /* requests_max: each request has one transfer at most */
+    uint32_t *depths; /* [worker * BT_TIERS + tier] */
     unsigned char *marks, *tiers_p, *tiers_d;
 };
 
@@ -130,10 +222,62 @@ struct bt_request_id core_request_id_of(const struct bt_core *core,
 uint32_t core_request_slot_of(const struct bt_core *core,
                               const struct request *r);
 
+/* setup.c */
+struct bt_policy_limits core_policy_limits(const struct bt_core_config *config);
+
 /* queue.c */
 bool core_queue_push(struct bt_core *core, struct request *r); /* false: full */
 void core_queue_remove(struct bt_core *core, struct request *r);
+/* Those that nobody could take. */
 void core_queue_drain(struct bt_core *core, struct bt_effects *fx);
+
+/* hold.c: those that the policy holds back. */
+void core_hold_note_again(struct bt_core *core, struct request *r,
+                          const struct bt_place_view *view,
+                          const struct bt_placement *answer);
+void core_hold_forget(struct bt_core *core, struct request *r);
+/* A held request that no other of its model goes before, as of now. */
+bool core_hold_is_first(struct bt_core *core, const struct request *r);
+/* A booking was made on the worker. */
+void core_hold_note_booked(struct bt_core *core, uint32_t slot);
+/* Something ended or came back: look again at the end of this step. */
+void core_hold_kick(struct bt_core *core);
+/* Asks the policy for the first ones if it is time; leaves `reserve` effects
+ * free. */
+void core_hold_drain(struct bt_core *core, struct bt_effects *fx,
+                     size_t reserve);
+
+/* prefetch.c: a prefix ahead of a held request that hold.c has just noted; and
+ * its end: the request is placed with its prefill on worker p (before that is
+ * booked), or ends, p NO_SLOT. What is still on the way to p stays booked and
+ * r->source names it. */
+void core_prefetch(struct bt_core *core, struct request *r,
+                   struct bt_effects *fx);
+void core_prefetch_end(struct bt_core *core, struct request *r, uint32_t p);
+
+/* slo.c: TTFT limit of a prompt, 0 none; and the least time of its prefill. */
+void core_paces_find(struct bt_core *core);
+int64_t core_fastest_prefill_ns(const struct bt_core *core, uint32_t model,
+                                uint32_t prompt_tokens);
+int64_t core_ttft_slo_ns(const struct bt_core *core, uint32_t model,
+                         uint32_t prompt_tokens);
+
+/* learn.c: what is observed; each does nothing unless config.calibrate. */
+void core_learn_start(struct bt_core *core);
+/* Before the ledger lets the prefill go. cached_tokens 0: not reported. */
+void core_learn_prefill(struct bt_core *core, const struct request *r,
+                        const struct bt_ev_prefill_done *ev);
+void core_learn_prefill_end(struct bt_core *core, const struct request *r,
+                            bool done);
+void core_learn_handoff(struct bt_core *core, struct request *r);
+void core_learn_first_token(struct bt_core *core, const struct request *r);
+void core_learn_second_token(struct bt_core *core, const struct request *r);
+void core_learn_output(struct bt_core *core, const struct request *r);
+/* At each placement: what is predicted of it, and its p90 for the record. */
+void core_promise(struct bt_core *core, struct request *r);
+void core_learn_total(struct bt_core *core, const struct request *r);
+uint32_t core_expected_output(const struct bt_core *core, uint32_t model,
+                              uint32_t max_tokens);
 
 /* workers.c */
 enum bt_status core_worker_state_event(struct bt_core *core,
@@ -189,9 +333,13 @@ void core_view_avoid_suspect_pairs(const struct bt_core *core,
 void core_view_build(const struct bt_core *core, const struct place_query *q,
                      struct bt_place_view *view_out);
 enum bt_stream_state core_view_worst_stream(const struct bt_core *core);
+/* When d has room for `need` more KV tokens, see view.c. */
+int64_t core_decode_free_ns(const struct bt_core *core, uint32_t slot,
+                            uint64_t need, uint32_t output_tokens);
 
 /* placing.c: choose and book, or BT_NO_WORKER with nothing booked. */
-struct place_query core_query_of(const struct request *r);
+struct place_query core_query_of(const struct bt_core *core,
+                                 const struct request *r);
 enum bt_status core_policy_choose(const struct bt_core *core,
                                   struct bt_policy_state *state,
                                   const struct bt_place_view *view,
@@ -200,10 +348,17 @@ enum bt_status core_policy_choose(const struct bt_core *core,
 enum bt_status core_plain_choose(const struct bt_core *core,
                                  const struct bt_place_view *view,
                                  struct bt_placement *out);
-enum bt_status core_place_pair(struct bt_core *core, struct request *r);
+/* With may_hold also BT_AGAIN (r->held) and BT_OVERLOADED. */
+enum bt_status core_place_pair(struct bt_core *core, struct request *r,
+                               bool may_hold);
 enum bt_status core_place_plain(struct bt_core *core, struct request *r,
                                 enum bt_reason reason, bool allow_tried_d);
 enum bt_status core_place_handoff(struct bt_core *core, struct request *r);
+void core_book(struct bt_core *core, struct request *r,
+               const struct bt_place_candidate *c);
+
+/* handoff.c: d chosen anew while the KV lies on p; the booking moves. */
+void core_handoff_reconsider(struct bt_core *core, struct request *r);
 
 /* life.c: acceptance, first placement, the end. */
 enum bt_status core_request_event(struct bt_core *core,
@@ -212,7 +367,8 @@ enum bt_status core_request_event(struct bt_core *core,
 enum bt_status core_client_gone_event(struct bt_core *core,
                                       struct bt_request_id id,
                                       struct bt_effects *fx);
-/* BT_AGAIN: nobody can take it now (state unchanged); else it was handled. */
+/* BT_AGAIN: nobody can take it now, or the policy holds it back (state
+ * unchanged); else it was handled. */
 enum bt_status core_request_dispatch(struct bt_core *core, struct request *r,
                                      struct bt_effects *fx);
 void core_request_finish(struct bt_core *core, struct request *r,
@@ -268,11 +424,15 @@ int core_failure_status(const struct leg_failure *failure);
 
 /* timers.c */
 void core_timers_scan(struct bt_core *core, struct bt_effects *fx);
+/* The request has entered a phase with another limit. */
+void core_timers_note(struct bt_core *core, const struct request *r);
 
 /* record.c */
 void core_record_open(struct bt_core *core, struct request *r);
 void core_record_placement(struct bt_core *core, struct request *r,
                            const struct bt_placement *placement);
+void core_record_handoff(struct bt_core *core, struct request *r,
+                         const struct bt_place_candidate *c);
 void core_record_fallback(struct bt_core *core, struct request *r,
                           enum bt_fallback fallback);
 void core_record_attempt(struct bt_core *core, struct request *r,

@@ -72,7 +72,7 @@ static void charge(struct bt_core *core, const struct request *r,
 static bool another_try(struct bt_core *core, const struct request *r,
                         bool allow_tried_d)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
 
     q.allow_tried_d = allow_tried_d;
     return r->record.attempt_count < core->config.attempts_max &&
@@ -146,6 +146,8 @@ void core_decode_failed(struct bt_core *core, struct request *r,
     bool refused = r->with_params && failure->how == BT_FAIL_REFUSED;
 
     charge(core, r, failure);
+    core_learn_prefill_end(core, r, false);
+    core_hold_kick(core);
     bt_ledger_release_all(core->ledger, &r->booking, core->now_ns);
     if (!refused)
         r->handoff_held = false;
@@ -178,10 +180,17 @@ static void first_token(struct bt_core *core, struct request *r)
     r->record.first_token_ns = core->now_ns;
     r->handoff_held = false;
     core_worker_succeeded(core, r->d, r->sent_ns);
+    core_learn_first_token(core, r);
+    core_learn_total(core, r);
+    if (r->booking.prefill_held) {
+        core_learn_prefill_end(core, r, true);
+        core_hold_kick(core);
+    }
     bt_ledger_prefill_done(core->ledger, &r->booking, core->now_ns);
     bt_ledger_transfer_done(core->ledger, &r->booking, core->now_ns);
     if (r->state == BT_REQUEST_HANDING_OFF)
         core_request_move(core, r, BT_REQUEST_DECODING);
+    core_timers_note(core, r);
 }
 
 static void note_tokens(struct bt_core *core, struct request *r,
@@ -189,8 +198,11 @@ static void note_tokens(struct bt_core *core, struct request *r,
 {
     if (tokens > r->record.output_tokens)
         r->record.output_tokens = tokens;
-    if (tokens >= 2 && r->record.second_token_ns == 0)
+    if (tokens >= 2 && r->record.second_token_ns == 0) {
         r->record.second_token_ns = core->now_ns;
+        if (tokens == 2)
+            core_learn_second_token(core, r);
+    }
 }
 
 /* FIRST_TOKEN (first) or TOKENS. A shell that missed the first one may start
@@ -227,6 +239,7 @@ enum bt_status core_decode_done_event(struct bt_core *core,
     if (ev->tokens > r->record.output_tokens)
         r->record.output_tokens = ev->tokens;
     r->record.decode_cached_tokens = ev->cached_tokens;
+    core_learn_output(core, r);
     core_request_finish(core, r, BT_OUTCOME_OK, 200, fx);
     return BT_OK;
 }

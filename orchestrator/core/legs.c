@@ -37,10 +37,13 @@ void core_send_prefill(struct bt_core *core, struct request *r,
 
     core_request_move(core, r, BT_REQUEST_PREFILLING);
     core_record_attempt(core, r, BT_LEG_PREFILL, r->p);
+    core_timers_note(core, r);
     effect = core_effect_add(core, fx, BT_FX_SEND_PREFILL, r);
     effect->attempt = r->attempt;
     effect->leg = BT_LEG_PREFILL;
     effect->worker = r->p;
+    effect->peer = r->d;
+    effect->source = r->source;
 }
 
 void core_send_decode(struct bt_core *core, struct request *r, bool with_params,
@@ -55,11 +58,14 @@ void core_send_decode(struct bt_core *core, struct request *r, bool with_params,
     core_record_attempt(core, r, BT_LEG_DECODE, r->d);
     r->with_params = with_params;
     r->progress_ns = core->now_ns;
+    core_timers_note(core, r);
     effect = core_effect_add(core, fx, BT_FX_SEND_DECODE, r);
     effect->attempt = r->attempt;
     effect->leg = BT_LEG_DECODE;
     effect->worker = r->d;
     effect->with_params = with_params;
+    if (!with_params)
+        effect->source = r->source;
 }
 
 void core_send_placed(struct bt_core *core, struct request *r,
@@ -102,7 +108,7 @@ bool core_handoff_is_usable(const struct bt_core *core, const struct request *r)
 static uint32_t release_target(const struct bt_core *core,
                                const struct request *r)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
 
     if (core_eligible_mark(core, &q).d_count == 0)
         return NO_SLOT;

@@ -2,8 +2,9 @@
  * FINISHED. Retries and fallbacks are the legs' files.
  *
  * Accepted means: it has an id, it is counted, and it will end. It is placed
- * at once when a decode worker can take it, else it waits in the queue; one
- * that no registered worker could ever hold is answered at once. */
+ * at once when a decode worker can take it and the policy does not hold it
+ * back, else it waits in the queue; one that no registered worker could ever
+ * hold, or that the policy refuses, is answered at once. */
 #include "core_internal.h"
 
 #include <assert.h>
@@ -16,14 +17,15 @@ static bool is_short(const struct bt_core *core, const struct request *r)
 
 static enum bt_status place_first(struct bt_core *core, struct request *r)
 {
+    bool may_hold = core->config.hold.enabled;
     enum bt_status status;
 
     if (!r->ask.pd_allowed)
         return core_place_plain(core, r, BT_REASON_UNSUPPORTED, false);
     if (is_short(core, r))
         return core_place_plain(core, r, BT_REASON_SHORT_PROMPT, false);
-    status = core_place_pair(core, r);
-    if (status == BT_OK || core->config.pd_required)
+    status = core_place_pair(core, r, may_hold);
+    if (status != BT_NO_WORKER || core->config.pd_required)
         return status;
     status = core_place_plain(core, r, BT_REASON_NO_PREFILL, false);
     if (status == BT_OK)
@@ -34,8 +36,9 @@ static enum bt_status place_first(struct bt_core *core, struct request *r)
 enum bt_status core_request_dispatch(struct bt_core *core, struct request *r,
                                      struct bt_effects *fx)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     bool queued = r->state == BT_REQUEST_QUEUED;
+    enum bt_status status;
 
     if (core_eligible_mark(core, &q).d_count == 0) {
         if (core_decode_may_ever_fit(core, &q))
@@ -43,24 +46,23 @@ enum bt_status core_request_dispatch(struct bt_core *core, struct request *r,
         core_request_finish_unplaced(core, r, fx);
         return BT_OK;
     }
-    if (place_first(core, r) != BT_OK) {
-        core_request_finish_unplaced(core, r, fx);
+    status = place_first(core, r);
+    if (status == BT_AGAIN) {
+        if (queued)
+            core_prefetch(core, r, fx);
+        return BT_AGAIN;
+    }
+    if (status != BT_OK) {
+        if (status == BT_OVERLOADED)
+            core_request_finish(core, r, BT_OUTCOME_SHED, 429, fx);
+        else
+            core_request_finish_unplaced(core, r, fx);
         return BT_OK;
     }
     if (queued)
         core_queue_remove(core, r);
     core_send_placed(core, r, fx);
     return BT_OK;
-}
-
-static uint32_t expected_output(const struct bt_core *core,
-                                const struct bt_ev_request *ev)
-{
-    uint32_t expected = core->config.expected_output_tokens;
-
-    if (ev->max_tokens != 0 && (ev->max_tokens < expected || expected == 0))
-        expected = ev->max_tokens;
-    return expected == 0 ? 1 : expected;
 }
 
 enum bt_status core_request_event(struct bt_core *core,
@@ -72,6 +74,9 @@ enum bt_status core_request_event(struct bt_core *core,
     if (ev->model >= core->config.model_count ||
         (ev->key_count != 0 && ev->keys == NULL))
         return BT_INVALID;
+    /* Those that waited longer are asked first. */
+    if (core->free_count > 0)
+        core_hold_drain(core, fx, UNIT_EFFECTS);
     r = core_request_take(core);
     if (r == NULL)
         return BT_LIMIT;
@@ -79,11 +84,15 @@ enum bt_status core_request_event(struct bt_core *core,
     core_budget_request(&core->budget);
     r->ask = *ev;
     r->prompt_tokens = ev->prompt_tokens == 0 ? 1 : ev->prompt_tokens;
-    r->output_tokens = expected_output(core, ev);
+    r->output_tokens = core_expected_output(core, ev->model, ev->max_tokens);
+    r->number = ++core->accepted;
     core_record_open(core, r);
     (void)core_effect_add(core, fx, BT_FX_ACCEPTED, r);
-    if (core_request_dispatch(core, r, fx) == BT_AGAIN &&
-        !core_queue_push(core, r))
+    if (core_request_dispatch(core, r, fx) != BT_AGAIN)
+        return BT_OK;
+    if (core_queue_push(core, r))
+        core_prefetch(core, r, fx);
+    else
         core_request_finish(core, r, BT_OUTCOME_SHED, 429, fx);
     return BT_OK;
 }
@@ -118,7 +127,11 @@ void core_request_finish(struct bt_core *core, struct request *r,
     assert(!r->leg_out);
     if (r->state == BT_REQUEST_QUEUED)
         core_queue_remove(core, r);
+    core_hold_forget(core, r); /* the queue was full */
+    core_learn_prefill_end(core, r, false);
+    core_prefetch_end(core, r, NO_SLOT);
     bt_ledger_release_all(core->ledger, &r->booking, core->now_ns);
+    core_hold_kick(core);
     r->record.phase = r->state;
     r->record.outcome = outcome;
     r->record.status = status;

@@ -2,7 +2,10 @@
  * core_place_plain() takes the d that serves the whole request first;
  * core_place_handoff() finds another d for KV that already lies on p. What to
  * do when nobody is found is the callers' matter. Invariant: BT_OK means booked
- * and `placed`; anything else, nothing held. */
+ * and `placed`; anything else, nothing held.
+ *
+ * A local prefill (p == d) is booked as a request that d serves alone, less
+ * the tokens that it loads or fetches. */
 #include "core_internal.h"
 
 #include "baton/base/units.h"
@@ -11,7 +14,8 @@
 /* A cost that a model cannot state is booked as this, to keep sums sane. */
 #define BOOKED_COST_MAX (3600 * BT_NS_PER_S)
 
-struct place_query core_query_of(const struct request *r)
+struct place_query core_query_of(const struct bt_core *core,
+                                 const struct request *r)
 {
     struct place_query q = {
         .model = r->ask.model,
@@ -21,7 +25,11 @@ struct place_query core_query_of(const struct request *r)
         .keys = r->ask.keys,
         .key_count = r->ask.key_count,
         .request = r,
+        .body_bytes = r->ask.body_bytes,
+        .waited_ns = core->now_ns - r->record.received_ns,
+        .ttft_slo_ns = r->record.ttft_slo_ns,
     };
+
     return q;
 }
 
@@ -112,6 +120,17 @@ static enum bt_reason reason_of(const struct bt_core *core,
     return reason;
 }
 
+static void assert_choice(const struct bt_place_view *view,
+                          const struct bt_place_candidate *c)
+{
+    assert(c->d < view->worker_count && view->workers[c->d].decode_ok);
+    assert(c->p == BT_PLACE_NONE ||
+           (c->p < view->worker_count &&
+            (view->workers[c->p].prefill_ok ||
+             (c->p == c->d && view->workers[c->d].local_ok))));
+    assert(c->source.tokens == 0 || c->source.worker < view->worker_count);
+}
+
 enum bt_status core_policy_choose(const struct bt_core *core,
                                   struct bt_policy_state *state,
                                   const struct bt_place_view *view,
@@ -121,14 +140,12 @@ enum bt_status core_policy_choose(const struct bt_core *core,
     enum bt_status status;
 
     core_view_avoid_suspect_pairs(core, view);
+    placement_open(out); /* what a policy that holds back leaves as it is */
     status = core->config.policy->place(state, view, out);
+    assert(status != BT_AGAIN || view->may_hold);
     if (status != BT_OK)
         return status;
-    assert(out->chosen.d < view->worker_count);
-    assert(view->workers[out->chosen.d].decode_ok);
-    assert(out->chosen.p == BT_PLACE_NONE ||
-           (out->chosen.p < view->worker_count &&
-            view->workers[out->chosen.p].prefill_ok));
+    assert_choice(view, &out->chosen);
     out->reason = reason_of(core, q, out);
     return BT_OK;
 }
@@ -140,20 +157,38 @@ static uint64_t uncached_tokens(const struct request *r, uint32_t overlap)
     return r->prompt_tokens - overlap;
 }
 
-static void book(struct bt_core *core, struct request *r,
-                 const struct bt_place_candidate *c)
+static bool is_alone(const struct bt_place_candidate *c)
 {
-    bool alone = c->p == BT_PLACE_NONE || c->p == c->d;
-    uint32_t overlap = alone ? c->terms.overlap_d : c->terms.overlap_p;
-    int64_t cost = c->terms.prefill_ns;
+    return c->p == BT_PLACE_NONE || c->p == c->d;
+}
 
-    if (cost > BOOKED_COST_MAX)
-        cost = BOOKED_COST_MAX;
-    bt_ledger_book(core->ledger, &r->booking, core->now_ns,
-                   alone ? BT_PLACE_NONE : c->p, c->d,
-                   core_request_slot_of(core, r), uncached_tokens(r, overlap),
-                   cost, alone ? 0 : c->terms.kv_bytes,
-                   (uint64_t)r->prompt_tokens + r->output_tokens);
+static int64_t booked_cost(int64_t ns)
+{
+    return ns < BOOKED_COST_MAX ? ns : BOOKED_COST_MAX;
+}
+
+/* Worker that prefills. */
+static uint32_t prefiller(const struct bt_place_candidate *c)
+{
+    return c->p == BT_PLACE_NONE ? c->d : c->p;
+}
+
+void core_book(struct bt_core *core, struct request *r,
+               const struct bt_place_candidate *c)
+{
+    bool alone = is_alone(c);
+    uint32_t overlap = alone && c->source.tokens == 0 ? c->terms.overlap_d
+                                                      : c->terms.overlap_p;
+
+    bt_ledger_book(
+        core->ledger, &r->booking, core->now_ns, alone ? BT_PLACE_NONE : c->p,
+        c->d, core_request_slot_of(core, r), uncached_tokens(r, overlap),
+        booked_cost(c->terms.prefill_ns), alone ? 0 : c->terms.kv_bytes,
+        (uint64_t)r->prompt_tokens + r->output_tokens);
+    if (c->source.tokens > 0 && c->source.worker != prefiller(c) &&
+        !r->booking.fetch_held)
+        bt_ledger_book_fetch(core->ledger, &r->booking, core->now_ns,
+                             c->source.worker, c->terms.fetch_bytes);
 }
 
 static void commit(struct bt_core *core, struct request *r,
@@ -163,12 +198,18 @@ static void commit(struct bt_core *core, struct request *r,
     struct bt_worker_id none = {0};
 
     core_request_move(core, r, BT_REQUEST_PLACED);
-    r->p = c->p == BT_PLACE_NONE || c->p == c->d
-               ? none
-               : core_worker_id_of(core, c->p);
+    r->p = is_alone(c) ? none : core_worker_id_of(core, c->p);
     r->d = core_worker_id_of(core, c->d);
-    book(core, r, c);
+    r->source = c->source;
+    r->transfer_clean = false;
+    core_prefetch_end(core, r, prefiller(c));
+    core_book(core, r, c);
+    core_hold_note_booked(core, prefiller(c));
+    if (core->config.hold.enabled)
+        bt_fairness_serve(&core->fairness, r->ask.tenant,
+                          booked_cost(c->terms.prefill_ns));
     core_record_placement(core, r, placement);
+    core_promise(core, r);
 }
 
 static bool same_pair(const struct bt_place_candidate *a,
@@ -197,21 +238,33 @@ static void keep_candidates(struct request *r, const struct bt_place_view *view,
     record->candidate_count = (uint32_t)n + 1;
 }
 
-enum bt_status core_place_pair(struct bt_core *core, struct request *r)
+enum bt_status core_place_pair(struct bt_core *core, struct request *r,
+                               bool may_hold)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     struct eligible found = core_eligible_mark(core, &q);
+    const struct bt_policy *policy = core->config.policy;
     struct bt_placement placement;
     struct bt_place_view view;
+    enum bt_status status;
 
     if (found.p_count == 0 || found.d_count == 0)
         return BT_NO_WORKER;
+    q.may_hold = may_hold;
     core_view_build(core, &q, &view);
-    if (core_policy_choose(core, &core->policy_state, &view, &q, &placement) !=
-        BT_OK)
+    r->record.asks++;
+    status =
+        core_policy_choose(core, &core->policy_state, &view, &q, &placement);
+    if (status == BT_AGAIN)
+        core_hold_note_again(core, r, &view, &placement);
+    if (status == BT_AGAIN || status == BT_OVERLOADED)
+        return status;
+    if (status != BT_OK)
         return BT_NO_WORKER;
     keep_candidates(r, &view, &placement);
     commit(core, r, &placement);
+    if (policy->placed != NULL)
+        policy->placed(&core->policy_state, &view, &placement);
     return BT_OK;
 }
 
@@ -228,7 +281,7 @@ static void keep_two(struct request *r, const struct bt_placement *placement)
 enum bt_status core_place_plain(struct bt_core *core, struct request *r,
                                 enum bt_reason reason, bool allow_tried_d)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     struct bt_placement placement;
     struct bt_place_view view;
 
@@ -281,7 +334,7 @@ static void handoff_choose(const struct bt_core *core,
 
 enum bt_status core_place_handoff(struct bt_core *core, struct request *r)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     struct bt_worker_id p = r->p;
     struct bt_placement placement;
     struct bt_place_view view;

@@ -25,7 +25,7 @@ static uint32_t attempts_left(const struct bt_core *core,
 static bool other_pair_exists(const struct bt_core *core,
                               const struct request *r)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     struct eligible found = core_eligible_mark(core, &q);
 
     return found.p_count > 0 && found.d_count > 0;
@@ -38,7 +38,7 @@ static bool retry_prefill(struct bt_core *core, struct request *r,
     if (attempts_left(core, r) < 2 || !other_pair_exists(core, r) ||
         !core_budget_take(core))
         return false;
-    if (core_place_pair(core, r) != BT_OK)
+    if (core_place_pair(core, r, false) != BT_OK)
         return false;
     core_send_placed(core, r, fx);
     return true;
@@ -77,11 +77,12 @@ static bool booked_d_is_up(const struct bt_core *core, const struct request *r)
 }
 
 /* d was chosen before leg P; one that went down since is replaced if another
- * is there, else tried all the same. */
+ * is there, else tried all the same. One that is up may still give way to a
+ * better one where engine and policy allow it (handoff.c). */
 static void hand_off(struct bt_core *core, struct request *r,
                      struct bt_effects *fx)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
 
     r->handoff_held = true;
     if (!booked_d_is_up(core, r) && core_eligible_mark(core, &q).d_count > 0) {
@@ -96,6 +97,8 @@ static void hand_off(struct bt_core *core, struct request *r,
         return;
     }
     r->d = core_worker_id_of(core, bt_worker_slot(r->d));
+    core_handoff_reconsider(core, r);
+    core_learn_handoff(core, r);
     core_send_decode(core, r, true, fx);
 }
 
@@ -143,7 +146,10 @@ enum bt_status core_prefill_done_event(struct bt_core *core,
     core_worker_succeeded(core, r->p, r->sent_ns);
     r->record.prefill_done_ns = core->now_ns;
     r->record.prefill_cached_tokens = ev->cached_tokens;
+    core_learn_prefill(core, r, ev);
+    core_learn_prefill_end(core, r, true);
     bt_ledger_prefill_done(core->ledger, &r->booking, core->now_ns);
+    core_hold_kick(core);
     if (!ev->has_params) {
         without_params(core, r, fx);
     } else if (core_worker_is_current(core, r->p)) {
@@ -162,6 +168,8 @@ void core_prefill_failed(struct bt_core *core, struct request *r,
 {
     if (core_failure_is_charged(failure))
         core_worker_failed(core, r->p);
+    core_learn_prefill_end(core, r, false);
+    core_hold_kick(core);
     bt_ledger_release_all(core->ledger, &r->booking, core->now_ns);
     if (core_failure_is_client_error(failure)) {
         core_request_finish(core, r, BT_OUTCOME_CLIENT_ERROR, failure->status,

@@ -16,6 +16,10 @@ void core_record_open(struct bt_core *core, struct request *r)
     };
 
     r->record = (struct bt_decision){
+        .provisional = none.chosen,
+        .tenant = ask->tenant,
+        .priority = ask->priority,
+        .ttft_slo_ns = core_ttft_slo_ns(core, ask->model, r->prompt_tokens),
         .cookie = ask->cookie,
         .request = core_request_id_of(core, r),
         .ns = ask->ns,
@@ -53,6 +57,44 @@ void core_record_placement(struct bt_core *core, struct request *r,
     if (baseline->d != BT_PLACE_NONE &&
         (baseline->p != chosen->p || baseline->d != chosen->d))
         core->counters.differs_from_baseline++;
+}
+
+static int64_t sum_terms(int64_t a, int64_t b)
+{
+    return a >= BT_COST_INFINITE - b ? BT_COST_INFINITE : a + b;
+}
+
+static int64_t longer(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The hand-off goes to another d. What was predicted of the prefill stays; what
+ * concerns d is the new prediction, which counts from now and is moved to count
+ * from the placement like the rest:
+ *
+ *   arrival = max(queue, fetch) + prefill + new transfer
+ *   slot    = new slot + time since the placement
+ *   total   = max(arrival, slot) + new step
+ */
+void core_record_handoff(struct bt_core *core, struct request *r,
+                         const struct bt_place_candidate *c)
+{
+    struct bt_place_candidate *chosen = &r->record.placement.chosen;
+    struct bt_place_terms *t = &chosen->terms;
+    int64_t since_ns = core->now_ns - r->record.prefill_sent_ns;
+
+    r->record.handoff_moved = true;
+    chosen->d = c->d;
+    t->kv_bytes = c->terms.kv_bytes;
+    t->overlap_d = c->terms.overlap_d;
+    t->transfer_ns = c->terms.transfer_ns;
+    t->slot_ns = sum_terms(c->terms.slot_ns, since_ns);
+    t->step_ns = c->terms.step_ns;
+    t->arrival_ns = sum_terms(longer(t->queue_ns, t->fetch_ns), t->prefill_ns);
+    t->arrival_ns = sum_terms(t->arrival_ns, t->transfer_ns);
+    t->total_ns = sum_terms(longer(t->arrival_ns, t->slot_ns), t->step_ns);
+    t->price_ns = c->terms.price_ns;
 }
 
 void core_record_fallback(struct bt_core *core, struct request *r,

@@ -26,8 +26,9 @@ static const struct {
      BIT(BT_REQUEST_QUEUED) | BIT(BT_REQUEST_PLACED) | BIT(BT_REQUEST_SHED) |
          ENDED,
      "the first look, same step"},
-    {BT_REQUEST_QUEUED, "queued", BIT(BT_REQUEST_PLACED) | ENDED,
-     "a worker to become ready"},
+    {BT_REQUEST_QUEUED, "queued",
+     BIT(BT_REQUEST_PLACED) | BIT(BT_REQUEST_SHED) | ENDED,
+     "a worker to become ready or free"},
     {BT_REQUEST_PLACED, "placed",
      BIT(BT_REQUEST_PREFILLING) | BIT(BT_REQUEST_HANDING_OFF) |
          BIT(BT_REQUEST_DECODING) | ENDED,

@@ -11,7 +11,10 @@
  * decode time of max_tokens, at most an hour (an hour if max_tokens is not
  * given). A leg past its limit is aborted and treated as timed out. The scan
  * is bounded by the live requests and stops when the effects are full: what
- * is left is found by the next tick. */
+ * is left is found by the next tick.
+ *
+ * Invariant: core->deadline_ns is not after any live request's limit. Signs of
+ * life only move a limit back, so that a tick before it has nothing to do. */
 #include "core_internal.h"
 
 #include <assert.h>
@@ -44,30 +47,32 @@ static int64_t first_token_limit(const struct bt_core *core,
     return limit;
 }
 
-static bool decode_is_late(const struct bt_core *core, const struct request *r)
+/* from + limit; never when there is no limit. */
+static int64_t after(int64_t from_ns, int64_t limit_ns)
 {
-    int64_t limit = core->config.idle_stream_timeout_ns;
-
-    if (r->record.first_token_ns != 0)
-        return limit != 0 && core->now_ns - r->progress_ns >= limit;
-    limit = first_token_limit(core, r);
-    return limit != 0 && core->now_ns - r->sent_ns >= limit;
+    return limit_ns == 0 ? INT64_MAX : from_ns + limit_ns;
 }
 
-static bool is_late(const struct bt_core *core, const struct request *r)
+static int64_t decode_deadline(const struct bt_core *core,
+                               const struct request *r)
+{
+    if (r->record.first_token_ns != 0)
+        return after(r->progress_ns, core->config.idle_stream_timeout_ns);
+    return after(r->sent_ns, first_token_limit(core, r));
+}
+
+static int64_t deadline_of(const struct bt_core *core, const struct request *r)
 {
     const struct bt_core_config *config = &core->config;
 
     switch (r->state) {
     case BT_REQUEST_QUEUED:
-        return config->queue_timeout_ns != 0 &&
-               core->now_ns - r->record.received_ns >= config->queue_timeout_ns;
+        return after(r->record.received_ns, config->queue_timeout_ns);
     case BT_REQUEST_PREFILLING:
-        return config->prefill_timeout_ns != 0 &&
-               core->now_ns - r->sent_ns >= config->prefill_timeout_ns;
+        return after(r->sent_ns, config->prefill_timeout_ns);
     case BT_REQUEST_HANDING_OFF:
     case BT_REQUEST_DECODING:
-        return decode_is_late(core, r);
+        return decode_deadline(core, r);
     case BT_REQUEST_RECEIVED:
     case BT_REQUEST_PLACED:
     case BT_REQUEST_DONE:
@@ -77,13 +82,21 @@ static bool is_late(const struct bt_core *core, const struct request *r)
     case BT_REQUEST_STATE_COUNT:
         break;
     }
-    return false;
+    return INT64_MAX;
+}
+
+void core_timers_note(struct bt_core *core, const struct request *r)
+{
+    int64_t deadline = deadline_of(core, r);
+
+    if (deadline < core->deadline_ns)
+        core->deadline_ns = deadline;
 }
 
 static void expire_queued(struct bt_core *core, struct request *r,
                           struct bt_effects *fx)
 {
-    struct place_query q = core_query_of(r);
+    struct place_query q = core_query_of(core, r);
     bool somebody = core_eligible_mark(core, &q).d_count > 0;
 
     core_request_finish(core, r,
@@ -107,19 +120,32 @@ static void expire_leg(struct bt_core *core, struct request *r,
         core_decode_failed(core, r, &failure, fx);
 }
 
+static void expire(struct bt_core *core, struct request *r,
+                   struct bt_effects *fx)
+{
+    if (r->state == BT_REQUEST_QUEUED)
+        expire_queued(core, r, fx);
+    else
+        expire_leg(core, r, fx);
+}
+
+/* What a leg that expires sends instead is noted as it is sent. */
 void core_timers_scan(struct bt_core *core, struct bt_effects *fx)
 {
     uint32_t slot = core->live_first;
 
+    if (core->now_ns < core->deadline_ns)
+        return;
+    core->deadline_ns = INT64_MAX;
     while (slot != NO_SLOT && core_effects_room(fx) >= UNIT_EFFECTS) {
         struct request *r = &core->requests[slot];
 
         slot = r->live_next;
-        if (!is_late(core, r))
-            continue;
-        if (r->state == BT_REQUEST_QUEUED)
-            expire_queued(core, r, fx);
+        if (deadline_of(core, r) <= core->now_ns)
+            expire(core, r, fx);
         else
-            expire_leg(core, r, fx);
+            core_timers_note(core, r);
     }
+    if (slot != NO_SLOT)
+        core->deadline_ns = core->now_ns;
 }

@@ -3,6 +3,10 @@
  * be chosen have prefill_ok and decode_ok false. Scratch arrays belong to the
  * core and live until the next build; the links are view_links.c's.
  *
+ * A block in a slower tier counts there if the cost of loading it is known
+ * (the worker has a model of a tier); else it counts as if it were on the
+ * device: the engine loads it by itself and that is still no recomputation.
+ *
  * When d has room (absolute): at once if a slot and the KV tokens are free.
  * Else `excess` of its running requests must end first. A full batch of
  * `batch` requests, staggered evenly over `output` steps, loses one every
@@ -46,10 +50,9 @@ static uint64_t excess_for_tokens(const struct bt_ledger_worker *booked,
 }
 
 static int64_t decode_free(const struct bt_core *core, const struct worker *w,
-                           const struct bt_ledger_worker *booked,
-                           const struct place_query *q)
+                           const struct bt_ledger_worker *booked, uint64_t need,
+                           uint32_t output_tokens)
 {
-    uint64_t need = (uint64_t)q->prompt_tokens + q->output_tokens;
     uint64_t slots = w->config->decode_slots;
     uint64_t batch = booked->decode_requests, excess, wait;
     int64_t step;
@@ -62,29 +65,61 @@ static int64_t decode_free(const struct bt_core *core, const struct worker *w,
     }
     if (excess == 0)
         return core->now_ns;
-    step = bt_decode_step_ns(&w->config->compute, batch, booked->decode_tokens);
-    wait = mul_sat((uint64_t)step, q->output_tokens);
+    step = bt_decode_step_ns(w->model, batch, booked->decode_tokens);
+    wait = mul_sat((uint64_t)step, output_tokens);
     wait = mul_sat(wait, excess) / batch;
     return core->now_ns + (int64_t)wait;
+}
+
+int64_t core_decode_free_ns(const struct bt_core *core, uint32_t slot,
+                            uint64_t need, uint32_t output_tokens)
+{
+    struct bt_ledger_worker booked;
+
+    bt_ledger_worker_get(core->ledger, slot, &booked);
+    return decode_free(core, &core->workers[slot], &booked, need,
+                       output_tokens);
+}
+
+static uint32_t tokens_of(const struct bt_core *core,
+                          const struct place_query *q, uint32_t blocks)
+{
+    uint64_t tokens = blocks;
+
+    tokens *= core->config.models[q->model].block_tokens;
+    return tokens < q->prompt_tokens ? (uint32_t)tokens : q->prompt_tokens;
+}
+
+static void fill_prefix(const struct bt_core *core, const struct place_query *q,
+                        uint32_t slot, struct bt_place_worker *out)
+{
+    const struct bt_core_worker_config *config = core->workers[slot].config;
+    const uint32_t *depths = &core->depths[(size_t)slot * BT_TIERS];
+    bool tiers =
+        config->host.rate_bytes_per_s > 0 || config->disk.rate_bytes_per_s > 0;
+
+    out->host = config->host;
+    out->disk = config->disk;
+    out->overlap_tokens =
+        tokens_of(core, q, depths[tiers ? BT_TIER_DEVICE : BT_TIERS - 1]);
+    if (!tiers)
+        return;
+    out->host_tokens = tokens_of(core, q, depths[BT_TIER_HOST]);
+    out->disk_tokens = tokens_of(core, q, depths[BT_TIER_DISK]);
 }
 
 static void fill_worker(const struct bt_core *core, const struct place_query *q,
                         uint32_t slot, struct bt_place_worker *out)
 {
     const struct worker *w = &core->workers[slot];
-    uint64_t overlap = core->depths[slot];
     struct bt_ledger_worker booked;
 
-    overlap *= core->config.models[q->model].block_tokens;
-    if (overlap > q->prompt_tokens)
-        overlap = q->prompt_tokens;
     bt_ledger_worker_get(core->ledger, slot, &booked);
     *out = (struct bt_place_worker){
         .id = core_worker_id_of(core, slot),
         .roles = w->config->roles,
         .prefill_ok = (core->marks[slot] & BT_ROLE_PREFILL) != 0,
         .decode_ok = (core->marks[slot] & BT_ROLE_DECODE) != 0,
-        .overlap_tokens = (uint32_t)overlap,
         .prefill_tokens = booked.prefill_tokens,
         .prefill_requests = booked.prefill_requests,
         .prefill_free_ns = booked.prefill_free_ns,
@@ -92,23 +127,33 @@ static void fill_worker(const struct bt_core *core, const struct place_query *q,
         .decode_slots = w->config->decode_slots,
         .decode_tokens = booked.decode_tokens,
         .kv_capacity_tokens = w->kv_capacity_tokens,
-        .decode_free_ns = decode_free(core, w, &booked, q),
-        .model = &w->config->compute,
+        .decode_free_ns = decode_free(
+            core, w, &booked, (uint64_t)q->prompt_tokens + q->output_tokens,
+            q->output_tokens),
+        .model = w->model,
+        .local_ok = w->config->local_ok,
+        .fetch_ok = w->config->fetch_ok,
+        .chunk_tokens = w->config->chunk_tokens,
+        .batch_tokens = w->config->batch_tokens,
+        .prefill_error = w->prefill_error,
+        .seen_running = w->running,
+        .seen_waiting = w->waiting,
+        .seen_kv_usage = w->kv_usage,
+        .seen_at_ns = w->stats_at_ns,
     };
+    fill_prefix(core, q, slot, out);
     if (out->prefill_free_ns < core->now_ns)
         out->prefill_free_ns = core->now_ns;
 }
 
-static void match_prefix(const struct bt_core *core,
-                         const struct place_query *q)
+/* Keys that are looked at. */
+static size_t key_count(const struct bt_core *core, const struct place_query *q)
 {
-    size_t count = q->key_count;
-
     if (!q->tokens_known || q->keys == NULL)
-        count = 0;
-    if (count > core->config.prompt_blocks_max)
-        count = core->config.prompt_blocks_max;
-    bt_prefix_index_match(core->index, q->keys, count, core->depths);
+        return 0;
+    return q->key_count < core->config.prompt_blocks_max
+               ? q->key_count
+               : core->config.prompt_blocks_max;
 }
 
 static bool any_stream(const struct bt_core *core)
@@ -120,13 +165,32 @@ static bool any_stream(const struct bt_core *core)
     return false;
 }
 
+static void fill_request(const struct bt_core *core,
+                         const struct place_query *q,
+                         struct bt_place_view *view)
+{
+    bool queued = q->request != NULL && q->request->state == BT_REQUEST_QUEUED;
+
+    view->keys = q->keys;
+    view->key_count = key_count(core, q);
+    view->body_bytes = q->body_bytes;
+    view->ttft_slo_ns = q->ttft_slo_ns;
+    view->tpot_slo_ns = core->config.slo.tpot_ns;
+    view->waited_ns = q->waited_ns;
+    view->waiting = core->queue_count - queued;
+    view->may_hold = q->may_hold;
+    view->lead_ns = core->config.hold.lead_ns;
+    view->patience_ns = core->config.hold.patience_ns;
+}
+
 void core_view_build(const struct bt_core *core, const struct place_query *q,
                      struct bt_place_view *view_out)
 {
     const struct bt_core_model_config *model = &core->config.models[q->model];
     uint32_t n = core->config.worker_count;
 
-    match_prefix(core, q);
+    bt_prefix_index_match_tiers(core->index, q->keys, key_count(core, q),
+                                core->depths);
     for (uint32_t i = 0; i < n; i++)
         fill_worker(core, q, i, &core->view_workers[i]);
     core_view_links_fill(core);
@@ -143,7 +207,11 @@ void core_view_build(const struct bt_core *core, const struct place_query *q,
         .bounds = core_view_links_bounds(core),
         .link_row = core->link_row,
         .link_column = core->link_column,
+        .network = core->network,
+        .mode = &model->mode,
+        .prices = &core->config.prices,
     };
+    fill_request(core, q, view_out);
 }
 
 static int badness(enum bt_stream_state state)

@@ -179,6 +179,9 @@ enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
         .failures = w->failures,
         .block_tokens = w->block_tokens,
         .kv_capacity_tokens = w->kv_capacity_tokens,
+        .prefill_samples = w->prefill_seen,
+        .decode_samples = w->decode_seen,
+        .prefill_error = w->prefill_error,
     };
     return BT_OK;
 }

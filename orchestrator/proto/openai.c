@@ -31,6 +31,7 @@ enum field {
     F_LOGPROBS,
     F_BEAM_SEARCH,
     F_VLLM_XARGS,
+    F_PRIORITY,
     F_COUNT
 };
 
@@ -43,7 +44,7 @@ static const char *const field_names[F_COUNT] = {
     "best_of",         "cache_salt",
     "prompt_logprobs", "echo",
     "logprobs",        "use_beam_search",
-    "vllm_xargs",
+    "vllm_xargs",      "priority",
 };
 
 struct body {
@@ -191,6 +192,24 @@ static enum bt_status salt_check(struct body *b)
         return refuse(b, BT_INVALID, F_CACHE_SALT, "is longer than 256 bytes");
     if (out->salt_bytes == 0)
         return refuse(b, BT_INVALID, F_CACHE_SALT, "is empty");
+    return BT_OK;
+}
+
+/* The engines count the other way: smaller is served first. What is no whole
+ * number is theirs to judge, in leg P. */
+static enum bt_status priority_check(struct body *b)
+{
+    struct bt_json digits = b->field[F_PRIORITY];
+    bool negative = digits.type == BT_JSON_NUMBER && digits.at[0] == '-';
+    uint64_t v = 0;
+    digits.at += negative;
+    digits.bytes -= negative;
+    enum bt_status status = bt_json_u64(&digits, &v);
+    if (status == BT_TYPE)
+        return BT_OK;
+    if (status != BT_OK || v > INT32_MAX)
+        v = INT32_MAX;
+    b->out->priority = negative ? (int32_t)v : -(int32_t)v;
     return BT_OK;
 }
 
@@ -387,8 +406,8 @@ static const char *refusal_find(const struct body *b, uint64_t best_of)
 static enum bt_status fields_check(struct body *b)
 {
     static enum bt_status (*const checks[])(struct body *) = {
-        model_check,   bools_check, stream_check,
-        lengths_check, salt_check,  xargs_check,
+        model_check, bools_check, stream_check,   lengths_check,
+        salt_check,  xargs_check, priority_check,
     };
     uint64_t best_of = 1;
     enum bt_status status = BT_OK;

@@ -40,6 +40,36 @@ static void quoted_field(struct bt_text *t, const char *name, const char *value)
     bt_text_quoted(t, value, strlen(value));
 }
 
+/* Models in force, with the coefficients of cost.h. */
+static void add_model(struct bt_text *t, const struct bt_serve *serve,
+                      const struct bt_core_worker_info *info, uint32_t slot)
+{
+    struct bt_compute_model m;
+    double sigma;
+    const struct {
+        const char *name;
+        const double *value;
+    } rows[] = {
+        {"prefill_a_ms", &m.prefill_a_ms}, {"prefill_b_ms", &m.prefill_b_ms},
+        {"prefill_c_ms", &m.prefill_c_ms}, {"decode_a_ms", &m.decode_a_ms},
+        {"decode_b_ms", &m.decode_b_ms},   {"decode_c_ms", &m.decode_c_ms},
+        {"prefill_sigma", &sigma},
+    };
+
+    if (bt_core_worker_model(serve->core, slot, &m, &sigma) != BT_OK)
+        return;
+    bt_text_str(t, ",\"compute\":{\"prefill_samples\":");
+    bt_text_u64(t, info->prefill_samples);
+    field(t, "decode_samples", info->decode_samples);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bt_text_str(t, ",\"");
+        bt_text_str(t, rows[i].name);
+        bt_text_str(t, "\":");
+        bt_text_fixed(t, *rows[i].value, 9);
+    }
+    bt_text_str(t, "}");
+}
+
 static void add_worker(struct bt_text *t, const struct bt_serve *serve,
                        uint32_t slot)
 {
@@ -78,6 +108,7 @@ static void add_worker(struct bt_text *t, const struct bt_serve *serve,
     field(t, "failures", info.failures);
     bt_text_str(t, ",\"suspect\":");
     bt_text_str(t, info.suspect_until_ns > serve_now_ns() ? "true" : "false");
+    add_model(t, serve, &info, slot);
     bt_text_str(t, "}");
 }
 

@@ -135,10 +135,11 @@ static void put_terms(struct bt_text *t, const char *prefix,
         const char *name;
         int64_t ns;
     } parts[] = {
-        {"queue_ms", terms->queue_ns},       {"prefill_ms", terms->prefill_ns},
-        {"transfer_ms", terms->transfer_ns}, {"arrival_ms", terms->arrival_ns},
-        {"slot_ms", terms->slot_ns},         {"step_ms", terms->step_ns},
-        {"total_ms", terms->total_ns},
+        {"queue_ms", terms->queue_ns},     {"fetch_ms", terms->fetch_ns},
+        {"prefill_ms", terms->prefill_ns}, {"transfer_ms", terms->transfer_ns},
+        {"arrival_ms", terms->arrival_ns}, {"slot_ms", terms->slot_ns},
+        {"step_ms", terms->step_ns},       {"total_ms", terms->total_ns},
+        {"price_ms", terms->price_ns},
     };
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
@@ -157,6 +158,33 @@ static const char *link_class(const struct bt_serve *serve, uint32_t p,
     return serve->link_classes[serve->core_links[p * n + d].class_index];
 }
 
+static const char *tier_name(enum bt_tier tier)
+{
+    switch (tier) {
+    case BT_TIER_DEVICE:
+        return "device";
+    case BT_TIER_HOST:
+        return "host";
+    case BT_TIER_DISK:
+        return "disk";
+    case BT_TIER_EXTERNAL:
+        return "external";
+    }
+    return "-";
+}
+
+/* Where a prefix is loaded or fetched from; nothing when it is not. */
+static void put_source(struct bt_text *t, const struct bt_serve *serve,
+                       const struct bt_place_candidate *c)
+{
+    if (c->source.tokens == 0)
+        return;
+    put_worker(t, serve, "source", c->source.worker);
+    put_str(t, "source_tier", tier_name(c->source.tier));
+    put_u64(t, "source_tokens", c->source.tokens);
+    put_u64(t, "fetch_bytes", c->terms.fetch_bytes);
+}
+
 void decisions_candidate(struct bt_text *t, const struct bt_serve *serve,
                          const struct bt_place_candidate *c)
 {
@@ -167,6 +195,7 @@ void decisions_candidate(struct bt_text *t, const struct bt_serve *serve,
     put_u64(t, "hit_p", c->terms.overlap_p);
     put_u64(t, "hit_d", c->terms.overlap_d);
     put_u64(t, "kv_bytes", c->terms.kv_bytes);
+    put_source(t, serve, c);
     put_terms(t, "", &c->terms);
     bt_text_str(t, "}");
 }
@@ -190,6 +219,14 @@ static void put_identity(struct bt_text *t, const struct exchange *x,
     put_str(t, "policy", d->policy == NULL ? "-" : d->policy->name);
     put_str(t, "model", serve->config->models[d->model].name);
     put_hex(t, "namespace", d->ns);
+    if (d->tenant != 0)
+        put_hex(t, "tenant", d->tenant);
+    if (d->priority != 0) {
+        key(t, "priority");
+        bt_text_i64(t, d->priority);
+    }
+    if (d->ttft_slo_ns != 0)
+        put_term(t, "ttft_slo_ms", d->ttft_slo_ns);
     put_str(t, "route",
             x->request.route == BT_ROUTE_CHAT ? "chat" : "completions");
     key(t, "stream");
@@ -212,8 +249,16 @@ static void put_choice(struct bt_text *t, const struct exchange *x,
     put_str(t, "reason", bt_reason_name(d->reason));
     put_str(t, "fallback", bt_fallback_name(d->fallback));
     put_u64(t, "placements", d->placements);
+    put_u64(t, "asks", d->asks);
+    if (d->provisional.d != BT_PLACE_NONE) {
+        put_worker(t, serve, "provisional_prefill", d->provisional.p);
+        put_worker(t, serve, "provisional_decode", d->provisional.d);
+        put_term(t, "provisional_total_ms", d->provisional.terms.total_ns);
+    }
     if (d->placements == 0)
         return;
+    key(t, "handoff_moved");
+    bt_text_str(t, d->handoff_moved ? "true" : "false");
     put_u64(t, "candidates_considered", m->considered);
     put_worker(t, serve, "prefill", m->chosen.p);
     put_worker(t, serve, "decode", m->chosen.d);
@@ -221,7 +266,9 @@ static void put_choice(struct bt_text *t, const struct exchange *x,
     put_u64(t, "hit_p", m->chosen.terms.overlap_p);
     put_u64(t, "hit_d", m->chosen.terms.overlap_d);
     put_u64(t, "kv_bytes", m->chosen.terms.kv_bytes);
+    put_source(t, serve, &m->chosen);
     put_terms(t, "pred_", &m->chosen.terms);
+    put_term(t, "predicted_p90_ms", d->total_p90_ns);
     if (m->second.d != BT_PLACE_NONE) {
         put_worker(t, serve, "second_prefill", m->second.p);
         put_worker(t, serve, "second_decode", m->second.d);

@@ -153,6 +153,12 @@ static enum bt_status hash_prompt(struct exchange *x, const uint32_t *tokens,
     return BT_OK;
 }
 
+/* Tenants are told apart as their caches are: by salt and adapter. */
+static uint64_t tenant_of(const struct exchange *x)
+{
+    return x->adapter == NULL && x->request.salt_bytes == 0 ? 0 : x->ns;
+}
+
 void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count)
 {
     struct bt_serve *serve = x->serve;
@@ -179,6 +185,8 @@ void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count)
         .pd_allowed = x->request.pd_allowed,
         .body_bytes = x->request.root.bytes,
         .tokenize_ns = x->tokenize_ns,
+        .tenant = tenant_of(x),
+        .priority = x->request.priority,
         .whole_answer = !x->request.stream,
     };
     x->submitted = true;
@@ -353,6 +361,11 @@ void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
         break;
     case BT_FX_ABORT:
         leg_reset(effect->leg == BT_LEG_PREFILL ? &x->prefill : &x->decode);
+        break;
+    case BT_FX_PREFETCH: /* workers are told without fetch_ok (serve.c) */
+        bt_log(BT_LOG_ERROR, "prefetch_unsupported",
+               "worker=%u request=%llu: no engine of this dialect fetches",
+               slot, (unsigned long long)effect->request.v);
         break;
     case BT_FX_FINISHED:
         exchange_finish(x, effect->decision);

@@ -349,6 +349,27 @@ static double get_suspect(const struct bt_core_worker_info *i, int64_t now)
     return i->suspect_until_ns > now ? 1 : 0;
 }
 
+static double get_prefill_samples(const struct bt_core_worker_info *i,
+                                  int64_t now)
+{
+    (void)now;
+    return (double)i->prefill_samples;
+}
+
+static double get_decode_samples(const struct bt_core_worker_info *i,
+                                 int64_t now)
+{
+    (void)now;
+    return (double)i->decode_samples;
+}
+
+static double get_prefill_error(const struct bt_core_worker_info *i,
+                                int64_t now)
+{
+    (void)now;
+    return i->prefill_error;
+}
+
 static const struct column columns[] = {
     {"baton_worker_ready", "1 = in service.", get_up},
     {"baton_worker_prefill_requests", "Prefill legs out (own ledger).",
@@ -366,6 +387,13 @@ static const struct column columns[] = {
     {"baton_worker_stats_age_seconds", "Age of its telemetry, -1 = never.",
      get_age},
     {"baton_worker_suspect", "1 = avoided after failures.", get_suspect},
+    {"baton_worker_prefill_samples", "Prefill times its model learned from.",
+     get_prefill_samples},
+    {"baton_worker_decode_samples", "Decode steps its model learned from.",
+     get_decode_samples},
+    {"baton_worker_prefill_error",
+     "Relative sigma of its prefill estimates, 0 = not learned.",
+     get_prefill_error},
 };
 
 static void write_workers(struct bt_text *t, const struct bt_serve *serve)

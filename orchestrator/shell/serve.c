@@ -5,7 +5,9 @@
  */
 #include "serve_priv.h"
 
+#include "baton/orchestrator/topology_file.h"
 #include "exchange.h"
+#include "recorder.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +46,7 @@ enum bt_status serve_step(struct bt_serve *serve, struct bt_event *event)
     };
     event->now_ns = serve_now_ns();
     status = bt_core_step(serve->core, event, &effects);
+    recorder_event(serve, event, &effects);
     for (size_t i = 0; i < effects.count; i++)
         exchange_keep_decision(&effects.items[i]);
     serve->pending_count += effects.count;
@@ -139,6 +142,42 @@ static const struct bt_link_rule *find_rule(const struct bt_config *config,
     return &config->link_default;
 }
 
+/* No order of the vLLM dialect makes an engine fetch a prefix from a peer:
+ * fetch_ok stays false. What it has in tiers of its own it loads unasked. */
+static struct bt_core_worker_config
+core_worker(const struct bt_worker_config *worker)
+{
+    return (struct bt_core_worker_config){
+        .roles = worker->roles,
+        .model = worker->model,
+        .compute = worker->compute_model,
+        .decode_slots = worker->decode_slots,
+        .kv_capacity_tokens = worker->kv_capacity_tokens,
+        .host = worker->host,
+        .disk = worker->disk,
+        .local_ok = worker->local_prefill,
+        .fetch_ok = false,
+        .chunk_tokens = worker->prefill_chunk_tokens,
+        .batch_tokens = worker->batch_tokens,
+    };
+}
+
+static struct bt_core_model_config
+core_model(const struct bt_model_config *model)
+{
+    return (struct bt_core_model_config){
+        .kv_bytes_per_token = model->kv_bytes_per_token,
+        .block_tokens = model->block_size,
+        .mode = {.overlap = (enum bt_overlap)model->engine.overlap,
+                 .pieces = model->engine.pieces,
+                 .allocate_first = model->engine.allocate_first,
+                 .whole_prompt = !model->engine.decode_delta,
+                 .late_decode = model->engine.late_decode,
+                 .descriptors_per_block = model->engine.descriptors_per_block,
+                 .replication = model->engine.replication},
+    };
+}
+
 static enum bt_status build_tables(struct bt_serve *serve)
 {
     const struct bt_config *config = serve->config;
@@ -154,18 +193,9 @@ static enum bt_status build_tables(struct bt_serve *serve)
         serve->core_models == NULL || serve->link_classes == NULL)
         return BT_NO_MEMORY;
     for (uint32_t w = 0; w < n; w++)
-        serve->core_workers[w] = (struct bt_core_worker_config){
-            .roles = config->workers[w].roles,
-            .model = config->workers[w].model,
-            .compute = config->workers[w].compute_model,
-            .decode_slots = config->workers[w].decode_slots,
-            .kv_capacity_tokens = config->workers[w].kv_capacity_tokens,
-        };
+        serve->core_workers[w] = core_worker(&config->workers[w]);
     for (uint32_t m = 0; m < config->model_count; m++)
-        serve->core_models[m] = (struct bt_core_model_config){
-            .kv_bytes_per_token = config->models[m].kv_bytes_per_token,
-            .block_tokens = config->models[m].block_size,
-        };
+        serve->core_models[m] = core_model(&config->models[m]);
     for (uint32_t p = 0; p < n; p++)
         for (uint32_t d = 0; d < n; d++) {
             const struct bt_link_rule *rule = find_rule(
@@ -183,7 +213,22 @@ static struct bt_core_config core_config(const struct bt_serve *serve)
 {
     const struct bt_config *c = serve->config;
     struct bt_core_config core = {
-        .policy = bt_policy_find(c->policy),
+        .policy = c->policy_rule,
+        .knobs_set = true,
+        .topology =
+            c->topology == NULL ? NULL : bt_topology_file_topology(c->topology),
+        .prices = c->planner.prices,
+        .hold = {.enabled = c->planner.hold,
+                 .lead_ns = c->planner.lead_ns,
+                 .patience_ns = c->planner.patience_ns,
+                 .ask_max = c->planner.ask_max,
+                 .ageing = c->planner.ageing,
+                 .fairness = c->planner.fairness,
+                 .oldest_share = c->planner.oldest_share},
+        .slo = {.ttft_base_ns = c->slo.ttft_ns,
+                .ttft_factor = c->slo.ttft_factor,
+                .tpot_ns = c->slo.tpot_ns},
+        .calibrate = c->planner.calibrate,
         .workers = serve->core_workers,
         .worker_count = c->worker_count,
         .links = serve->core_links,
@@ -211,6 +256,7 @@ static struct bt_core_config core_config(const struct bt_serve *serve)
         .seed = c->seed,
     };
 
+    memcpy(core.knobs, c->policy_knobs, sizeof(core.knobs));
     return core;
 }
 
@@ -274,6 +320,7 @@ static enum bt_status start_parts(struct bt_serve *serve, char *error,
                                   size_t error_size)
 {
     const struct bt_config *c = serve->config;
+    struct bt_core_config core;
     enum bt_status status;
 
     snprintf(error, error_size, "out of memory");
@@ -294,6 +341,10 @@ static enum bt_status start_parts(struct bt_serve *serve, char *error,
     status = decisions_start(serve, error, error_size);
     if (status == BT_OK)
         status = start_listeners(serve, error, error_size);
+    if (status == BT_OK) {
+        core = core_config(serve);
+        status = recorder_start(serve, &core, error, error_size);
+    }
     if (status == BT_OK) {
         snprintf(error, error_size, "the event plane cannot be started");
         status = event_plane_start(serve);
@@ -432,6 +483,7 @@ void bt_serve_destroy(struct bt_serve *serve)
         decisions_stop(serve);
     if (serve->tokenizer != NULL)
         tokenizer_stop(serve);
+    recorder_stop(serve);
     free(serve->pending);
     free(serve->core_memory);
     free(serve->core_workers);

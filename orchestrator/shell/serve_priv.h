@@ -22,6 +22,7 @@ struct workers;
 struct event_plane;
 struct decision_ring;
 struct tokenizer;
+struct recorder;
 
 #define PROM_BUCKETS_MAX 24
 
@@ -77,6 +78,7 @@ struct bt_serve {
     struct event_plane *events;
     struct decision_ring *decisions;
     struct tokenizer *tokenizer;
+    struct recorder *recorder; /* NULL: no journal */
     struct shell_counters counters;
     struct bt_sse sse; /* lent to one stream at a time: said.h */
     ev_timer tick;

@@ -1,8 +1,8 @@
 /* The const table of policies and what they share at the end of a choice: the
  * runner-up, the naive choice, the reason. Adding a policy: its file, its
- * extern in place_parts.h, its line here.
+ * extern in rivals.h, its line here.
  */
-#include "place_parts.h"
+#include "rivals.h"
 
 #include <string.h>
 
@@ -11,6 +11,33 @@ static const struct bt_policy *const policies[] = {
     &bt_policy_least_loaded,
     &bt_policy_prefix_load,
     &bt_policy_joint,
+    /* rivals, in the order of the evaluation's catalogue */
+    &bt_policy_random,
+    &bt_policy_jsq,
+    &bt_policy_power_of_two,
+    &bt_policy_prefix_only,
+    &bt_policy_cla,
+    &bt_policy_dynamo,
+    &bt_policy_dynamo_wspt,
+    &bt_policy_lmetric,
+    &bt_policy_two_tier,
+    &bt_policy_sglang,
+    &bt_policy_mooncake,
+    &bt_policy_mooncake_fetch,
+    &bt_policy_flowkv,
+    &bt_policy_llmd,
+    &bt_policy_llmd_token,
+    &bt_policy_netkv_static,
+    &bt_policy_netkv,
+    &bt_policy_dualpath,
+    &bt_policy_atom,
+    &bt_policy_conditional,
+    &bt_policy_deflect,
+    /* twins of joint */
+    &bt_policy_s1,
+    &bt_policy_s2,
+    &bt_policy_s3,
+    &bt_policy_j0,
 };
 
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))

@@ -38,6 +38,44 @@ expect 0 'baton.yaml: ok: 4 workers \(2 prefill, 2 decode\), 1 model, policy joi
 expect 0 '"ok":true,"workers":4,"prefill":2,"decode":2,"models":1,"policy":"joint"' '' \
     "$baton" check --output json "$good"
 expect 0 '^workers\[\]\.role +both ' '' "$baton" check --defaults
+expect 0 '"topology":null,"hold":false,"slo":false,"journal":null' '' \
+    "$baton" check --output json "$good"
+sed -e 's/^policy: joint/policy: "joint:guard=0"/' "$good" >"$dir/deep.yaml"
+printf 'planner: {hold: on}\nslo: {ttft_factor: 5}\njournal: {file: j}\n' \
+    >>"$dir/deep.yaml"
+expect 0 'policy joint:guard=0, requests held back, SLO, journal j$' '' \
+    "$baton" check "$dir/deep.yaml"
+expect 0 '"hold":true,"slo":true,"journal":"j"' '' \
+    "$baton" check -o json "$dir/deep.yaml"
+expect 0 '^    guard=' '' "$baton" check --policies
+expect 0 '^round_robin ' '' "$baton" check --policies
+expect 0 '"policy":"round_robin","text":".*","knobs":\[\]\}' '' \
+    "$baton" check --policies --output json
+expect 2 '' 'usage: baton check' "$baton" check --policies "$good"
+expect 2 '' 'usage: baton check' "$baton" check --policies --defaults
+expect 2 '' "policy 'joint' has no knob 'gard' .did you mean 'guard'" \
+    "$baton" serve --config "$good" --policy joint:gard=1
+
+map=$root/deploy/config/topology.yaml
+expect 0 '^  rack r0  up 200 GB/s, down 200 GB/s  \(4.0:1\)$' '' \
+    "$baton" topo --file "$map"
+expect 0 '^pod +8  196 GB/s ' '' "$baton" topo --file "$map"
+expect 0 '^remark: r1 is oversubscribed 3.0:1 upwards$' '' \
+    "$baton" topo -f "$map"
+expect 0 '"class":"rack","pairs":4,"min_bytes_per_s":200000000000,' '' \
+    "$baton" topo --file "$map" --output json
+printf 'nodes:\n  - {name: n0, rack: r0}\n' >"$dir/map.yaml"
+expect 3 '' "map.yaml:2:22: unknown rack 'r0'" \
+    "$baton" topo --file "$dir/map.yaml"
+expect 3 '"ok":false,"status":"invalid"' 'map.yaml:2:22: ' \
+    "$baton" topo --file "$dir/map.yaml" -o json
+expect 2 '' 'usage: baton topo' "$baton" topo
+expect 2 '' 'output is table or json' "$baton" topo -f "$map" -o xml
+printf 'topology: map.yaml\n' | cat "$good" - >"$dir/with_map.yaml"
+expect 3 '' "map.yaml:2:22: unknown rack 'r0'" "$baton" check "$dir/with_map.yaml"
+sed 's/, rack: r0//' "$dir/map.yaml" >"$dir/map2.yaml"
+mv "$dir/map2.yaml" "$dir/map.yaml"
+expect 0 'ok: 4 workers' '' "$baton" check "$dir/with_map.yaml"
 expect 0 '"key":"limits.body","default":"64MiB"' '' \
     "$baton" check --defaults --output json
 

@@ -23,4 +23,8 @@ if(TARGET baton)
     baton_test(e2e_explain LABELS e2e TIMEOUT 60
         SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_explain.c
         LIBS serve_bed ext_jansson m ARGS $<TARGET_FILE:baton>)
+    baton_test(e2e_serve_journal LABELS e2e TIMEOUT 120
+        SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_serve_journal.c
+        LIBS serve_bed bt_journal ext_jansson ext_zmq
+        ARGS $<TARGET_FILE:baton>)
 endif()

@@ -116,6 +116,7 @@ static void explains_itself(void **state)
     assert_non_null(strstr(out, "\"outcome\":\"ok\""));
     assert_non_null(strstr(out, "\"candidates_considered\":4"));
     assert_non_null(strstr(out, "\"pred_total_ms\":"));
+    assert_non_null(strstr(out, "\"predicted_p90_ms\":"));
     assert_non_null(strstr(out, "\"ttft_ms\":"));
     assert_null(strstr(out, "13,14,15")); /* no token ids */
     assert_int_equal(bed_get(&bed, bed.ports.admin, "/admin/v1/decisions/other",

@@ -225,6 +225,8 @@ static void write_config(struct bed *bed, FILE *f, const char *extra)
             fprintf(f, ", events: \"%s\"", w->events);
         if (w->replay != NULL)
             fprintf(f, ", replay: \"%s\"", w->replay);
+        if (w->keys != NULL)
+            fprintf(f, ", %s", w->keys);
         fprintf(f, "}\n");
     }
 }

@@ -47,6 +47,7 @@ struct bed_worker {
     unsigned int start_time;
     int n;                       /* free for scripts */
     const char *events, *replay; /* endpoints for the configuration */
+    const char *keys;            /* more of it: "host: {rate: 1GB/s}" */
 };
 
 struct bed {

@@ -1,11 +1,16 @@
 /* A random world around the core: workers come and go, legs answer, fail, come
  * late or twice, clients leave, time jumps. After every event the invariants
- * of core.h are checked against the test's own book of what was sent.
+ * of core.h are checked against the test's own book of what was sent. Worlds
+ * differ in policy (every one of the table, and a wild one that holds back,
+ * refuses, fetches, serves locally and moves hand-offs by the dice), in whether
+ * links are shared, requests may be held and models are learned.
  *
  *   argv[1]  a seed: runs that world alone (default: SEEDS worlds from 1)
  *
  * The same seed run twice must give the same XXH3 hash of all effects, and so
  * must a run with what-if questions in between, of times to come as well. */
+#include "test_core_wild.h"
+
 #include "baton/base/rng.h"
 #include "baton/orchestrator/core.h"
 #include "baton/planner/block_hash.h"
@@ -40,6 +45,7 @@ struct entry {
     bool params_good; /* last leg P answered with parameters */
     int64_t prefill_done_ns;
     bool first_token;
+    bool prefetched;
 };
 
 struct world {
@@ -49,6 +55,10 @@ struct world {
     struct bt_core_link_config links[WORKERS * WORKERS];
     struct bt_core_model_config models[2];
     uint64_t incarnations[WORKERS];
+    struct bt_topology_rack racks[2];
+    struct bt_topology_node nodes[WORKERS];
+    struct bt_topology_worker places[WORKERS];
+    void *topology_memory; /* NULL: pairs only */
     void *memory;
     struct bt_core *core;
     int64_t now_ns;
@@ -64,16 +74,100 @@ static uint32_t prompt[BLOCKS * 16];
 static uint64_t keys[BLOCKS];
 static uint64_t only_seed;
 static uint64_t total_events;
+/* Of all finished requests: what is worth nothing unless it happens. */
+static struct {
+    uint64_t held, moved, fetched, local, refused, flows, ahead, ahead_used;
+} reached;
 
 static bool chance(struct world *w, unsigned int percent)
 {
     return bt_rng_below(&w->rng, 100) < percent;
 }
 
+/* Half of the worlds are wild. */
+static const struct bt_policy *some_policy(struct world *w)
+{
+    size_t count = 0;
+
+    if (chance(w, 50))
+        return wild_policy(bt_rng_below(&w->rng, WILD_POLICIES));
+    while (bt_policy_at(count) != NULL)
+        count++;
+    return bt_policy_at(bt_rng_below(&w->rng, count));
+}
+
+/* ---- the world ---- */
+
+/* Two racks, the last worker in none: its pairs have links of their own. */
+static void make_topology(struct world *w)
+{
+    struct bt_topology_spec spec = {.racks = w->racks,
+                                    .rack_count = 2,
+                                    .nodes = w->nodes,
+                                    .node_count = WORKERS,
+                                    .workers = w->places,
+                                    .worker_count = WORKERS};
+    struct bt_arena arena;
+    size_t bytes;
+
+    for (uint32_t i = 0; i < 2; i++)
+        w->racks[i] = (struct bt_topology_rack){.name = "rack",
+                                                .pod = BT_LINK_NONE,
+                                                .up_bytes_per_s = 20000000,
+                                                .down_bytes_per_s = 20000000};
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        w->nodes[i] = (struct bt_topology_node){
+            .name = "node",
+            .rack = i % 2,
+            .rails = 1,
+            .rail_bytes_per_s = 1000000u << bt_rng_below(&w->rng, 12)};
+        w->places[i].node = i < WORKERS - 1 ? i : BT_LINK_NONE;
+    }
+    bytes = bt_topology_bytes(&spec);
+    w->topology_memory = calloc(1, bytes);
+    assert_non_null(w->topology_memory);
+    bt_arena_init(&arena, w->topology_memory, bytes);
+    w->config.topology = bt_topology_init(&arena, &spec);
+    assert_non_null(w->config.topology);
+}
+
+/* The rest of the configuration, by the dice. */
+static void make_late_binding(struct world *w)
+{
+    struct bt_core_config *c = &w->config;
+
+    c->calibrate = chance(w, 50);
+    c->hold = (struct bt_core_hold_config){
+        .enabled = chance(w, 75),
+        .lead_ns = (int64_t)bt_rng_below(&w->rng, 30) * MS,
+        .patience_ns = (int64_t)bt_rng_below(&w->rng, 500) * MS,
+        .ask_max = 1 + (uint32_t)bt_rng_below(&w->rng, 6),
+        .ageing = chance(w, 50) ? 0.15 : 0,
+        .fairness = chance(w, 50) ? 0.5 : 0,
+        .prefetch = chance(w, 75)};
+    if (chance(w, 50))
+        c->slo = (struct bt_core_slo_config){
+            .ttft_base_ns = 100 * MS, .ttft_factor = 3, .tpot_ns = 50 * MS};
+    if (chance(w, 50))
+        c->prices = (struct bt_place_prices){
+            .queue = -1, .eviction = 1, .link = 0.5, .hbm = 1, .decode = 0.5};
+    w->models[0].mode.late_decode = chance(w, 50);
+    w->models[0].mode.overlap = (enum bt_overlap)bt_rng_below(&w->rng, 3);
+    w->models[0].mode.pieces = 4;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        w->workers[i].local_ok = chance(w, 50);
+        w->workers[i].fetch_ok = chance(w, 50);
+        w->workers[i].chunk_tokens = chance(w, 50) ? 64 : 0;
+        if (chance(w, 50))
+            w->workers[i].host =
+                (struct bt_tier_model){.rate_bytes_per_s = 100000000};
+    }
+    if (chance(w, 60))
+        make_topology(w);
+}
+
 static void make_config(struct world *w)
 {
-    static const char *const policies[] = {"round_robin", "least_loaded",
-                                           "prefix_load", "joint"};
     struct bt_compute_model compute = {.prefill_a_ms = 1,
                                        .prefill_b_ms = 0.1,
                                        .prefill_c_ms = 0.00001,
@@ -99,7 +193,7 @@ static void make_config(struct world *w)
         w->models[i] = (struct bt_core_model_config){.kv_bytes_per_token = 1000,
                                                      .block_tokens = 16};
     w->config = (struct bt_core_config){
-        .policy = bt_policy_find(policies[bt_rng_below(&w->rng, 4)]),
+        .policy = some_policy(w),
         .workers = w->workers,
         .worker_count = WORKERS,
         .links = w->links,
@@ -135,6 +229,7 @@ static void start(struct world *w, uint64_t seed)
     memset(w, 0, sizeof(*w));
     bt_rng_seed(&w->rng, seed);
     make_config(w);
+    make_late_binding(w);
     bytes = bt_core_bytes(&w->config);
     w->memory = calloc(1, bytes);
     w->book = calloc(COOKIES, sizeof(*w->book));
@@ -163,6 +258,22 @@ static void check_send(struct world *w, struct entry *e,
     if (e->leg == BT_LEG_PREFILL || !fx->with_params)
         e->params_good = false;
     assert_true(bt_worker_slot(fx->worker) < WORKERS);
+    assert_true(fx->source.tokens == 0 || fx->source.worker < WORKERS);
+}
+
+/* Ahead of any leg, once, from a peer, to one who understands it. */
+static void check_prefetch(const struct world *w, struct entry *e,
+                           const struct bt_effect *fx)
+{
+    uint32_t to = bt_worker_slot(fx->worker);
+
+    assert_true(w->config.hold.enabled && w->config.hold.prefetch);
+    assert_true(e->accepted && !e->leg_out && e->attempt == 0);
+    assert_false(e->prefetched);
+    e->prefetched = true;
+    assert_true(to < WORKERS && w->workers[to].fetch_ok);
+    assert_true(fx->source.tokens > 0 && fx->source.worker < WORKERS);
+    assert_true(fx->source.worker != to);
 }
 
 static void check_finished(const struct world *w, struct entry *e,
@@ -179,11 +290,21 @@ static void check_finished(const struct world *w, struct entry *e,
     assert_true((d->outcome == BT_OUTCOME_OK) == (d->status == 200));
     assert_int_equal(d->attempt_count, e->attempt);
     assert_true(d->attempt_count <= w->config.attempts_max);
+    assert_true(d->outcome != BT_OUTCOME_SHED || d->attempt_count == 0);
     for (uint32_t i = 0; i < d->attempt_count && i < BT_ATTEMPTS_KEPT; i++) {
         assert_true(d->attempts[i].ended_ns >= d->attempts[i].sent_ns);
         assert_true(d->attempts[i].ended_ns != 0);
     }
     e->finished = true;
+    assert_true(d->prefetched == e->prefetched);
+    reached.held += d->provisional.d != BT_PLACE_NONE;
+    reached.moved += d->handoff_moved;
+    reached.fetched += d->placement.chosen.source.tokens > 0;
+    reached.local += d->reason == BT_REASON_LOCAL;
+    reached.refused +=
+        d->outcome == BT_OUTCOME_SHED && d->provisional.d != BT_PLACE_NONE;
+    reached.flows += w->config.topology != NULL &&
+                     !bt_network_is_empty(bt_core_network(w->core));
 }
 
 static void check_effect(struct world *w, const struct bt_effect *fx)
@@ -213,6 +334,9 @@ static void check_effect(struct world *w, const struct bt_effect *fx)
         assert_int_equal(fx->attempt, e->attempt);
         assert_int_equal(fx->leg, e->leg);
         e->leg_out = false;
+        break;
+    case BT_FX_PREFETCH:
+        check_prefetch(w, e, fx);
         break;
     case BT_FX_FINISHED:
         check_finished(w, e, fx);
@@ -356,6 +480,8 @@ static void event_request(struct world *w)
         .keys = keys,
         .max_tokens = (uint32_t)bt_rng_below(&w->rng, 100),
         .pd_allowed = chance(w, 90),
+        .tenant = bt_rng_below(&w->rng, 3),
+        .priority = chance(w, 10) ? 1 : 0,
         .whole_answer = chance(w, 20)};
     e.u.request.key_count = e.u.request.prompt_tokens / 16 < BLOCKS
                                 ? e.u.request.prompt_tokens / 16
@@ -466,8 +592,10 @@ static void event_progress(struct world *w, struct entry *entry,
         entry->first_token = true;
     status = step(w, &e);
     assert_int_equal(status, current ? BT_OK : BT_STALE);
-    assert_true(type == BT_EV_DECODE_DONE ? entry->finished || !current
-                                          : w->fx.count == 0);
+    if (type == BT_EV_DECODE_DONE)
+        assert_true(entry->finished || !current);
+    else /* others may have been waiting for the time, or for its prefill */
+        assert_true(w->fx.count == 0 || (current && w->config.hold.enabled));
 }
 
 static void event_gone(struct world *w, struct entry *entry)
@@ -532,6 +660,20 @@ static void random_event(struct world *w)
         event_of_request(w);
 }
 
+/* None is left open: each was of use or not. */
+static void check_prefetches(const struct world *w)
+{
+    const struct bt_core_counters *c = bt_core_counters_get(w->core);
+    uint64_t told = 0;
+
+    for (uint32_t i = 0; i < w->asked; i++)
+        told += w->book[i].prefetched;
+    assert_int_equal(c->prefetches, told);
+    assert_int_equal(c->prefetches_used + c->prefetches_wasted, told);
+    reached.ahead += told;
+    reached.ahead_used += c->prefetches_used;
+}
+
 /* Nothing more comes: the timers alone must end everything. */
 static void run_dry(struct world *w)
 {
@@ -541,6 +683,9 @@ static void run_dry(struct world *w)
     }
     assert_int_equal(live_of(w), 0);
     assert_true(bt_core_is_idle(w->core));
+    check_prefetches(w);
+    assert_true(bt_core_network(w->core) == NULL ||
+                bt_network_is_empty(bt_core_network(w->core)));
     for (uint32_t i = 0; i < w->asked; i++)
         assert_true(w->book[i].finished);
     for (uint32_t i = 0; i < WORKERS; i++) {
@@ -567,6 +712,30 @@ static void explain(const struct world *w, struct bt_rng *rng)
         bt_rng_below(rng, 9));
 }
 
+/* What any policy would do, with any request. */
+static void ask(const struct world *w, struct bt_rng *rng)
+{
+    struct bt_ev_request request = {.model = (uint32_t)bt_rng_below(rng, 3),
+                                    .prompt_tokens =
+                                        (uint32_t)bt_rng_below(rng, 3000),
+                                    .tokens_known = bt_rng_below(rng, 4) != 0,
+                                    .keys = keys,
+                                    .key_count = bt_rng_below(rng, BLOCKS + 1),
+                                    .max_tokens = 50,
+                                    .pd_allowed = bt_rng_below(rng, 10) != 0};
+    const struct bt_policy *policy = bt_policy_at(bt_rng_below(rng, 30));
+    struct bt_placement placement = {.chosen = {.d = WORKERS}};
+    enum bt_status status;
+
+    if (policy == NULL)
+        policy = w->config.policy;
+    status = bt_core_ask(w->core, policy, NULL, &request, &placement);
+    assert_true(status == BT_OK || status == BT_NO_WORKER ||
+                status == BT_INVALID);
+    assert_true((status == BT_OK) == (placement.chosen.d < WORKERS));
+    assert_true((status == BT_INVALID) == (request.model == 2));
+}
+
 static uint64_t run_world(uint64_t seed, uint64_t sums[BT_EV_DECODE_DONE + 1],
                           bool explains)
 {
@@ -581,12 +750,15 @@ static uint64_t run_world(uint64_t seed, uint64_t sums[BT_EV_DECODE_DONE + 1],
         random_event(w);
         if (explains && bt_rng_below(&asking, 2))
             explain(w, &asking);
+        if (explains && bt_rng_below(&asking, 2))
+            ask(w, &asking);
     }
     run_dry(w);
     total_events += w->events;
     for (int i = 0; i <= BT_EV_DECODE_DONE; i++)
         sums[i] += w->stepped[i];
     hash = w->hash;
+    free(w->topology_memory);
     free(w->memory);
     free(w->book);
     free(w);
@@ -605,12 +777,24 @@ static void test_random_worlds(void **state)
         fflush(stdout);
         (void)run_world(seed, sums, false);
     }
-    printf("core_random: %llu events\n", (unsigned long long)total_events);
+    printf(
+        "core_random: %llu events; %llu held, %llu moved, %llu fetched, "
+        "%llu local, %llu refused, %llu with flows, %llu prefetched (%llu "
+        "used)\n",
+        (unsigned long long)total_events, (unsigned long long)reached.held,
+        (unsigned long long)reached.moved, (unsigned long long)reached.fetched,
+        (unsigned long long)reached.local, (unsigned long long)reached.refused,
+        (unsigned long long)reached.flows, (unsigned long long)reached.ahead,
+        (unsigned long long)reached.ahead_used);
     if (only_seed == 0) {
         assert_true(total_events >= 200000);
         assert_true(sums[BT_EV_REQUEST] > 1000);
         assert_true(sums[BT_EV_DECODE_DONE] > 1000);
         assert_true(sums[BT_EV_LEG_FAILED] > 1000);
+        assert_true(reached.held > 1000 && reached.moved > 100);
+        assert_true(reached.fetched > 1000 && reached.local > 1000);
+        assert_true(reached.refused > 100 && reached.flows > 1000);
+        assert_true(reached.ahead > 100 && reached.ahead_used > 10);
     }
 }
 

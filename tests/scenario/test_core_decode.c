@@ -494,9 +494,29 @@ static void test_failure_of_an_older_incarnation(void **state)
     world_fini(&w);
 }
 
+/* The limit of a stream may end long before that of the hand-off it had. */
+static void test_idle_limit_begins_with_the_first_token(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w);
+    w.config.idle_stream_timeout_ns = 1000 * 1000000LL;
+    world_start(&w);
+    EXPECT(world_request(&w, 1), "A1 P1#1@0");
+    EXPECT(world_prefilled(&w, 1, 1, true), "D1#2@2+kv");
+    EXPECT(world_first(&w, 1, 2), "");
+    EXPECT(world_tick(&w, 999), "");
+    EXPECT(world_tokens(&w, 1, 2, 2), "");
+    EXPECT(world_tick(&w, 999), "");
+    EXPECT(world_tick(&w, 1), "X1#2@2 F1:truncated/502");
+    world_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_limit_begins_with_the_first_token),
         cmocka_unit_test(test_bookings_by_stage),
         cmocka_unit_test(test_done_without_token_events),
         cmocka_unit_test(test_tokens_may_come_first),

@@ -19,7 +19,7 @@ static enum bt_status place_earliest(struct bt_policy_state *state,
 {
     const struct bt_place_candidate none = {.p = BT_PLACE_NONE,
                                             .d = BT_PLACE_NONE};
-    struct bt_place_candidate c;
+    struct bt_place_candidate c = none;
 
     (void)state;
     *out = (struct bt_placement){.chosen = none,
@@ -128,6 +128,12 @@ append(struct world *w, const char *format, ...)
     va_end(args);
 }
 
+static void write_source(struct world *w, const struct bt_place_source *source)
+{
+    if (source->tokens > 0)
+        append(w, "<%u:%u", source->worker, source->tokens);
+}
+
 static void write_effect(struct world *w, const struct bt_effect *e)
 {
     unsigned int cookie = (unsigned int)e->cookie;
@@ -143,16 +149,22 @@ static void write_effect(struct world *w, const struct bt_effect *e)
         break;
     case BT_FX_SEND_PREFILL:
         append(w, "P%u#%u@%u", cookie, e->attempt, slot);
+        write_source(w, &e->source);
         break;
     case BT_FX_SEND_DECODE:
         append(w, "D%u#%u@%u%s", cookie, e->attempt, slot,
                e->with_params ? "+kv" : "");
+        write_source(w, &e->source);
         break;
     case BT_FX_RELEASE_HANDOFF:
         append(w, "R%u@%u", cookie, slot);
         break;
     case BT_FX_ABORT:
         append(w, "X%u#%u@%u", cookie, e->attempt, slot);
+        break;
+    case BT_FX_PREFETCH:
+        append(w, "W%u@%u", cookie, slot);
+        write_source(w, &e->source);
         break;
     case BT_FX_FINISHED:
         w->finished[cookie]++;
@@ -276,6 +288,19 @@ const char *world_prefilled(struct world *w, uint64_t cookie, uint32_t attempt,
                          .u.prefill_done = {.request = w->ids[cookie],
                                             .attempt = attempt,
                                             .has_params = params}};
+
+    return world_step(w, &e);
+}
+
+const char *world_answered(struct world *w, uint64_t cookie, uint32_t attempt,
+                           uint32_t prompt_tokens, uint32_t cached_tokens)
+{
+    struct bt_event e = {.type = BT_EV_PREFILL_DONE,
+                         .u.prefill_done = {.request = w->ids[cookie],
+                                            .attempt = attempt,
+                                            .has_params = true,
+                                            .prompt_tokens = prompt_tokens,
+                                            .cached_tokens = cached_tokens}};
 
     return world_step(w, &e);
 }

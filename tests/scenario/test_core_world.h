@@ -3,9 +3,11 @@
  *
  *   A1            request with cookie 1 accepted
  *   P1#1@0        leg P of request 1, attempt 1, to worker slot 0
+ *   P1#1@0<1:64   the same, 64 tokens of prefix fetched from slot 1 before
  *   D1#2@3+kv     leg D, attempt 2, to slot 3, with P's parameters
  *   R1@3          hand-off of request 1 released through slot 3
  *   X1#1@0        attempt 1 of request 1 on slot 0 aborted
+ *   W1@0<1:64     slot 0 pulls 64 tokens of request 1 from slot 1 ahead of it
  *   F1:ok/200     finished, outcome and status
  *
  * Every call checks the counters' invariant. Times are milliseconds. */
@@ -71,6 +73,9 @@ const char *world_fail(struct world *w, uint64_t cookie, uint32_t attempt,
                        enum bt_leg leg, enum bt_leg_failure how);
 const char *world_cut(struct world *w, uint64_t cookie, uint32_t attempt,
                       enum bt_leg_failure how); /* leg D, bytes were sent */
+/* The answer of leg P with usage. */
+const char *world_answered(struct world *w, uint64_t cookie, uint32_t attempt,
+                           uint32_t prompt_tokens, uint32_t cached_tokens);
 const char *world_first(struct world *w, uint64_t cookie, uint32_t attempt);
 const char *world_tokens(struct world *w, uint64_t cookie, uint32_t attempt,
                          uint32_t tokens);

@@ -87,6 +87,41 @@ static void test_json(void **state)
     free(text);
 }
 
+/* With speeds, those are the results; the rows stand beside. */
+static void test_speeds(void **state)
+{
+    const struct bt_micro_speed speed = {
+        .prefill = 64, .decode = 32, .mean_ns = 8000, .p99_ns = 12500};
+    struct bt_micro_report report;
+    struct bt_json root, list, row, value;
+    size_t cursor = 0;
+    double number = 0;
+    char *text;
+
+    (void)state;
+    fill(&report);
+    bt_micro_add_speed(&report, &speed);
+    text = print(&report, bt_micro_print_json);
+    assert_int_equal(bt_json_parse(text, strlen(text), &root, NULL), BT_OK);
+    assert_true(bt_json_member(&root, "rows", &list, NULL));
+    assert_true(bt_json_member(&root, "results", &list, NULL));
+    assert_true(bt_json_next(&list, &cursor, NULL, &row));
+    assert_true(bt_json_member(&row, "decode", &value, NULL));
+    assert_int_equal(bt_json_double(&value, &number), BT_OK);
+    assert_true(number == 32);
+    assert_true(bt_json_member(&row, "decisions_per_s", &value, NULL));
+    assert_int_equal(bt_json_double(&value, &number), BT_OK);
+    assert_true(number == 125000);
+    assert_true(bt_json_member(&row, "p99_us", &value, NULL));
+    assert_int_equal(bt_json_double(&value, &number), BT_OK);
+    assert_true(number == 12.5);
+    assert_false(bt_json_next(&list, &cursor, NULL, &row));
+    free(text);
+    text = print(&report, bt_micro_print_table);
+    assert_non_null(strstr(text, "       64       32        125000      12.5"));
+    free(text);
+}
+
 static void test_rows_are_bounded(void **state)
 {
     struct bt_micro_report report;
@@ -132,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_json),
+        cmocka_unit_test(test_speeds),
         cmocka_unit_test(test_rows_are_bounded),
         cmocka_unit_test(test_requests_are_valid),
     };

@@ -81,6 +81,19 @@ static void assert_s(int64_t ns, double s)
         fail_msg("%.9g s instead of %.9g", got, s);
 }
 
+/* The policies of this file; the rivals have tests of their own. */
+static const char *const ours[] = {"round_robin", "least_loaded", "prefix_load",
+                                   "joint"};
+#define OURS (sizeof(ours) / sizeof(ours[0]))
+
+static void start(const struct bt_policy *policy, struct bt_policy_state *state,
+                  uint64_t seed)
+{
+    bt_policy_state_init(state, seed);
+    for (size_t i = 0; policy->knobs != NULL && policy->knobs[i].name; i++)
+        state->knobs[i] = policy->knobs[i].value;
+}
+
 static struct bt_placement
 place_with(const char *name, const struct bt_place_view *view, uint64_t seed)
 {
@@ -89,7 +102,7 @@ place_with(const char *name, const struct bt_place_view *view, uint64_t seed)
     struct bt_placement out;
 
     assert_non_null(policy);
-    bt_policy_state_init(&state, seed);
+    start(policy, &state, seed);
     assert_int_equal(policy->place(&state, view, &out), BT_OK);
     return out;
 }
@@ -261,8 +274,8 @@ static void flat_idle_ties(void **state)
     unsigned int per_d[4] = {0};
 
     (void)state;
-    bt_policy_state_init(&a, 11);
-    bt_policy_state_init(&b, 11);
+    start(bt_policy_find("joint"), &a, 11);
+    start(bt_policy_find("prefix_load"), &b, 11);
     bt_rng_seed(&rng, 5);
     for (int i = 0; i < 2000; i++) {
         struct world w;
@@ -292,8 +305,8 @@ static void no_prefill_pool(void **state)
     w.workers[2].prefill_free_ns = S(1);
     w.workers[2].prefill_tokens = 100;
     w.workers[2].decode_tokens = 100;
-    for (size_t i = 0; bt_policy_at(i) != NULL; i++) {
-        struct bt_placement out = place_with(bt_policy_at(i)->name, &w.view, 3);
+    for (size_t i = 0; i < OURS; i++) {
+        struct bt_placement out = place_with(ours[i], &w.view, 3);
 
         assert_int_equal(out.chosen.p, BT_PLACE_NONE);
         assert_int_equal(out.reason, BT_REASON_NO_PREFILL);
@@ -333,8 +346,8 @@ static void only_one(void **state)
     world_init(&w);
     w.workers[0].prefill_ok = false;
     w.workers[3].decode_ok = false;
-    for (size_t i = 0; bt_policy_at(i) != NULL; i++) {
-        struct bt_placement out = place_with(bt_policy_at(i)->name, &w.view, 3);
+    for (size_t i = 0; i < OURS; i++) {
+        struct bt_placement out = place_with(ours[i], &w.view, 3);
 
         assert_pair(&out.chosen, 1, 2);
         assert_int_equal(out.considered, 1);
@@ -358,20 +371,19 @@ static void infeasible_never_wins(void **state)
         w.workers[1].prefill_tokens = 1000000;
         w.workers[2].kv_capacity_tokens = 12099;
         w.workers[3].decode_tokens = 1000000;
-        for (size_t i = 0; bt_policy_at(i) != NULL; i++) {
-            struct bt_placement out =
-                place_with(bt_policy_at(i)->name, &w.view, seed);
+        for (size_t i = 0; i < OURS; i++) {
+            struct bt_placement out = place_with(ours[i], &w.view, seed);
 
             assert_pair(&out.chosen, 1, 3);
         }
     }
     w.workers[3].kv_capacity_tokens = 12099;
-    for (size_t i = 0; bt_policy_at(i) != NULL; i++) {
+    for (size_t i = 0; i < OURS; i++) {
         struct bt_policy_state st;
         struct bt_placement out;
 
-        bt_policy_state_init(&st, 1);
-        assert_int_equal(bt_policy_at(i)->place(&st, &w.view, &out),
+        start(bt_policy_find(ours[i]), &st, 1);
+        assert_int_equal(bt_policy_find(ours[i])->place(&st, &w.view, &out),
                          BT_NO_WORKER);
     }
     w.view.output_tokens = 99; /* exactly fits */
@@ -460,10 +472,18 @@ static void prefix_load_weighs_queue(void **state)
 
 static void table_of_policies(void **state)
 {
+    size_t count = 0;
+
     (void)state;
-    assert_string_equal(bt_policy_at(0)->name, "round_robin");
-    assert_string_equal(bt_policy_at(3)->name, "joint");
-    assert_null(bt_policy_at(4));
+    while (bt_policy_at(count) != NULL)
+        count++;
+    assert_true(count >= OURS);
+    assert_null(bt_policy_at(count + 1));
+    for (size_t i = 0; i < count; i++)
+        assert_ptr_equal(bt_policy_find(bt_policy_at(i)->name),
+                         bt_policy_at(i));
+    for (size_t i = 0; i < OURS; i++)
+        assert_non_null(bt_policy_find(ours[i]));
     assert_null(bt_policy_find("jointly"));
     assert_string_equal(bt_reason_name(BT_REASON_GUARD), "guard_load_prefix");
     assert_string_equal(bt_reason_name(BT_REASON_COUNT), "unknown");

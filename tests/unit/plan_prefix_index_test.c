@@ -1,10 +1,12 @@
 /* Prefix index against the event vectors of engine-wire.md 1.14 (V, X, G rows,
  * decoded by hand) and the counting rules of 1.10. */
+#include "baton/base/rng.h"
 #include "baton/planner/block_hash.h"
 #include "baton/planner/prefix_index.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -426,9 +428,170 @@ static void refuses_bad_limits(void **state)
     assert_null(bt_prefix_index_init(&arena, &limits));
 }
 
+/* ---- own keys given, tiers ---- */
+
+static struct bt_kv_store given(const uint64_t *hashes, const uint64_t *keys,
+                                size_t count, enum bt_tier tier)
+{
+    struct bt_kv_store s = {.own_keys = keys,
+                            .hashes = hashes,
+                            .hash_count = count,
+                            .tier = tier,
+                            .full_attention = 1};
+
+    return s;
+}
+
+static void own_keys_are_taken_as_given(void **state)
+{
+    const uint64_t hashes[] = {101, 102, 103}, keys[] = {71, 72, 73};
+    const uint64_t other = 104;
+    struct bt_kv_store s = given(hashes, keys, 3, BT_TIER_DEVICE);
+    struct bt_prefix_index *x = start();
+    uint32_t depth[4];
+    uint64_t key = 0;
+
+    (void)state;
+    s.has_parent = 1; /* neither parent nor tokens are looked at */
+    s.parent = 101;
+    s.token_count = 5;
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &s), BT_OK);
+    bt_prefix_index_match(x, keys, 3, depth);
+    assert_int_equal(depth[2], 3);
+    assert_int_equal(depth[0], 0);
+    assert_int_equal(bt_prefix_index_own_key(x, 2, 0, 102, &key), BT_OK);
+    assert_int_equal(key, 72);
+    assert_int_equal(bt_prefix_index_own_key(x, 2, 1, 102, &key), BT_NOT_FOUND);
+    assert_int_equal(bt_prefix_index_own_key(x, 1, 0, 102, &key), BT_NOT_FOUND);
+    assert_int_equal(bt_prefix_index_own_key(x, 2, 0, 109, &key), BT_NOT_FOUND);
+    s = given(&other, keys, 1, BT_TIER_DEVICE);
+    s.full_attention = 0; /* counted, no key */
+    assert_int_equal(bt_prefix_index_store(x, 2, 0, &s), BT_OK);
+    assert_int_equal(bt_prefix_index_own_key(x, 2, 0, 104, &key), BT_NOT_FOUND);
+    assert_int_equal(key, 72);
+    bt_prefix_index_remove(x, 2, 0, hashes, 3, BT_TIER_DEVICE);
+    bt_prefix_index_remove(x, 2, 0, &other, 1, BT_TIER_DEVICE);
+    assert_drained(x);
+}
+
+/* A hashed child of given blocks continues their chain. */
+static void given_parent_of_hashed_child(void **state)
+{
+    const uint64_t root = 1, root_key = KEY1, child = 2, both[] = {KEY1, KEY2};
+    struct bt_kv_store s = given(&root, &root_key, 1, BT_TIER_DEVICE);
+    struct bt_prefix_index *x = start();
+    uint32_t depth[4];
+
+    (void)state;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    s = child_of(1, &child, 1, 4);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    bt_prefix_index_match(x, both, 2, depth);
+    assert_int_equal(depth[0], 2);
+}
+
+static void tiers_of_one_prompt(void **state)
+{
+    const uint64_t keys[] = {11, 12, 13, 14, 15};
+    struct bt_prefix_index *x = start();
+    uint32_t depth[4 * BT_TIERS];
+    struct bt_kv_store s = given(keys, keys, 1, BT_TIER_DEVICE);
+    const uint32_t expected[BT_TIERS] = {1, 3, 4, 5};
+
+    (void)state;
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    s = given(keys + 1, keys + 1, 1, BT_TIER_HOST);
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    s = given(keys + 2, keys + 2, 1, BT_TIER_DEVICE);
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    s = given(keys + 3, keys + 3, 1, BT_TIER_DISK);
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    s = given(keys + 4, keys + 4, 1, BT_TIER_EXTERNAL);
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    bt_prefix_index_match_tiers(x, keys, 5, depth);
+    for (int t = 0; t < BT_TIERS; t++) {
+        assert_int_equal(depth[1 * BT_TIERS + t], expected[t]);
+        assert_int_equal(depth[0 * BT_TIERS + t], 0);
+    }
+    /* to the device, then off the host */
+    s = given(keys + 1, keys + 1, 1, BT_TIER_DEVICE);
+    (void)bt_prefix_index_store(x, 1, 0, &s);
+    bt_prefix_index_remove(x, 1, 0, keys + 1, 1, BT_TIER_HOST);
+    bt_prefix_index_match_tiers(x, keys, 5, depth);
+    assert_int_equal(depth[1 * BT_TIERS], 3);
+    assert_int_equal(depth[1 * BT_TIERS + 1], 3);
+    bt_prefix_index_match_tiers(x, keys, 0, depth);
+    assert_int_equal(depth[1 * BT_TIERS], 0);
+}
+
+/* Random copies in random tiers, on more workers than one word has bits; the
+ * depths by a plain count of copies. */
+#define RW 70u
+#define RB 12u
+
+static uint32_t depth_by_hand(const int copies[RW][RB][BT_TIERS], uint32_t w,
+                              int tier)
+{
+    uint32_t depth = 0;
+    bool held = true;
+
+    while (depth < RB && held) {
+        held = false;
+        for (int t = 0; t <= tier; t++)
+            held = held || copies[w][depth][t] > 0;
+        depth += held;
+    }
+    return depth;
+}
+
+static void tiers_against_a_plain_count(void **state)
+{
+    static int copies[RW][RB][BT_TIERS];
+    static uint32_t depth[RW * BT_TIERS];
+    struct bt_prefix_index *x = start_with(RW, 64, 4000);
+    uint64_t keys[RB];
+    struct bt_rng rng;
+
+    (void)state;
+    bt_rng_seed(&rng, 20261130);
+    memset(copies, 0, sizeof(copies));
+    for (uint32_t b = 0; b < RB; b++)
+        keys[b] = 1000 + b;
+    for (int i = 0; i < 20000; i++) {
+        uint32_t w = (uint32_t)bt_rng_below(&rng, RW);
+        uint32_t b = (uint32_t)bt_rng_below(&rng, RB);
+        enum bt_tier t = (enum bt_tier)bt_rng_below(&rng, BT_TIERS);
+        struct bt_kv_store s = given(keys + b, keys + b, 1, t);
+
+        if (bt_rng_below(&rng, 100) < 60) {
+            assert_int_equal(bt_prefix_index_store(x, w, 0, &s), BT_OK);
+            copies[w][b][t]++;
+        } else {
+            bt_prefix_index_remove(x, w, 0, keys + b, 1, t);
+            copies[w][b][t] -= copies[w][b][t] > 0;
+        }
+        if (i % 100 != 0)
+            continue;
+        bt_prefix_index_match_tiers(x, keys, RB, depth);
+        for (w = 0; w < RW; w++)
+            for (int tier = 0; tier < BT_TIERS; tier++)
+                if (depth[w * BT_TIERS + (uint32_t)tier] !=
+                    depth_by_hand(copies, w, tier))
+                    fail_msg("step %d worker %u tier %d: %u", i, w, tier,
+                             depth[w * BT_TIERS + (uint32_t)tier]);
+    }
+    for (uint32_t w = 0; w < RW; w++)
+        bt_prefix_index_drop_worker(x, w);
+    assert_drained(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_keys_are_taken_as_given),
+        cmocka_unit_test(given_parent_of_hashed_child),
+        cmocka_unit_test(tiers_of_one_prompt),
+        cmocka_unit_test(tiers_against_a_plain_count),
         cmocka_unit_test(v1_v7_store_and_remove),
         cmocka_unit_test(v11_child_of_known_parent),
         cmocka_unit_test(v12_v13_counts_only),

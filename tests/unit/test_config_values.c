@@ -96,6 +96,50 @@ static void check_default_top(const struct bt_config *c)
     assert_int_equal(c->planner.pd_min_tokens, 0);
 }
 
+static void check_default_planner(const struct bt_config *c)
+{
+    assert_ptr_equal(c->policy_rule, bt_policy_find("joint"));
+    assert_true(c->planner.calibrate);
+    assert_false(c->planner.hold);
+    assert_int_equal(c->planner.lead_ns, 20 * BT_NS_PER_MS);
+    assert_int_equal(c->planner.patience_ns, 2 * S);
+    assert_int_equal(c->planner.ask_max, 64);
+    assert_true(c->planner.ageing == 0.15);
+    assert_true(c->planner.fairness == 0.5);
+    assert_true(c->planner.oldest_share == 0.02);
+    assert_true(c->planner.prices.queue == -1);
+    assert_true(c->planner.prices.eviction == 0.3);
+    assert_true(c->planner.prices.link == 1);
+    assert_true(c->planner.prices.hbm == 1);
+    assert_true(c->planner.prices.decode == 0.1);
+    assert_int_equal(c->slo.ttft_ns, 0);
+    assert_true(c->slo.ttft_factor == 0);
+    assert_int_equal(c->slo.tpot_ns, 0);
+    assert_null(c->journal.file);
+    assert_int_equal(c->journal.bytes_max, 1024 * MIB);
+}
+
+/* vLLM's pull: nothing overlaps, d is named last, only what it lacks moves. */
+static void check_default_engine(const struct bt_config *c)
+{
+    const struct bt_model_config *m = &c->models[0];
+    const struct bt_worker_config *w = &c->workers[0];
+    assert_int_equal(m->engine.overlap, BT_OVERLAP_NONE);
+    assert_int_equal(m->engine.pieces, 1);
+    assert_false(m->engine.allocate_first);
+    assert_true(m->engine.decode_delta);
+    assert_true(m->engine.late_decode);
+    assert_int_equal(m->engine.descriptors_per_block, 1);
+    assert_int_equal(m->engine.replication, 1);
+    assert_false(w->local_prefill);
+    assert_int_equal(w->prefill_chunk_tokens, 512);
+    assert_int_equal(w->batch_tokens, 0);
+    assert_int_equal(w->host.rate_bytes_per_s, 0);
+    assert_int_equal(w->host.setup_ns, 0);
+    assert_int_equal(w->disk.rate_bytes_per_s, 0);
+    assert_int_equal(w->disk.setup_ns, 0);
+}
+
 static void check_default_lists(const struct bt_config *c)
 {
     const struct bt_worker_config *w = &c->workers[0];
@@ -131,6 +175,8 @@ static void defaults_are_the_documented_ones(void **state)
     check_default_top(c);
     check_default_limits(c);
     check_default_times(c);
+    check_default_planner(c);
+    check_default_engine(c);
     check_default_lists(c);
     bt_config_destroy(c);
 }
@@ -159,15 +205,27 @@ static const char DOCUMENTED[] =
     "health: {interval: 5s, timeout: 2s, ok: 2, fail: 3, stats_interval: 1s}\n"
     "breaker: {failures: 5, suspect: 10s}\n"
     "lease: {duration: 30s, margin: 5s}\n"
-    "planner: {expected_output: 256, pd_min_tokens: 0}\n"
+    "planner: {expected_output: 256, pd_min_tokens: 0, calibrate: on,\n"
+    "          hold: off, lead: 20ms, patience: 2s, ask_max: 64, ageing: "
+    "0.15,\n"
+    "          fairness: 0.5, oldest_share: 0.02,\n"
+    "          prices: {queue: adaptive, eviction: 0.3, link: 1, hbm: 1,\n"
+    "                   decode: 0.1}}\n"
+    "slo: {ttft: 0s, ttft_factor: 0, tpot: 0s}            # 0: none\n"
+    "journal: {file: \"\", max: 1GiB}                       # \"\" = none\n"
     "models:\n"
     "  - {name: demo, kv_bytes_per_token: 131072, block_size: 16,\n"
-    "     adapters: [lora-a]}\n"
+    "     adapters: [lora-a],\n"
+    "     engine: {overlap: none, pieces: 1, allocate_first: off,\n"
+    "              decode_delta: on, late_decode: on,\n"
+    "              descriptors_per_block: 1, replication: 1}}\n"
     "workers:\n"
     "  - {name: p0, role: prefill, url: \"http://127.0.0.1:8100\",\n"
     "     model: demo, compute: h100-8b-tp1, speedup: 1.0,\n"
-    "     decode_slots: 256, kv_capacity: 0, events: "
-    "\"tcp://127.0.0.1:5557\",\n"
+    "     decode_slots: 256, kv_capacity: 0, local_prefill: off,\n"
+    "     prefill_chunk: 512, batch_tokens: 0, host: {rate: 0B/s, setup: "
+    "0us},\n"
+    "     disk: {rate: 0B/s, setup: 0us}, events: \"tcp://127.0.0.1:5557\",\n"
     "     replay: \"tcp://127.0.0.1:5558\"}\n"
     "  - {name: d1, role: decode, url: \"http://127.0.0.1:8101/\"}\n"
     "links:\n"
@@ -183,6 +241,8 @@ static void documented_file_loads(void **state)
     check_default_top(c);
     check_default_limits(c);
     check_default_times(c);
+    check_default_planner(c);
+    check_default_engine(c);
     assert_int_equal(c->models[0].adapter_count, 1);
     assert_string_equal(c->models[0].adapters[0], "lora-a");
     assert_int_equal(c->workers[0].roles, BT_ROLE_PREFILL);
@@ -199,7 +259,8 @@ static void documented_file_loads(void **state)
 }
 
 static const char CHANGED[] =
-    "policy: round_robin\ntokenizer: bytes\npd: required\nseed: 77\n"
+    "policy: 'joint:guard=0,fetch=0'\ntokenizer: bytes\npd: required\nseed: "
+    "77\n"
     "listen: {address: '::1', port: 0}\nmetrics: {address: 0.0.0.0, port: 1}\n"
     "admin: {address: 127.0.0.2, port: 0}\n"
     "log: {level: trace, format: json}\n"
@@ -216,14 +277,24 @@ static const char CHANGED[] =
     "  stats_interval: 12ms}\n"
     "breaker: {failures: 7, suspect: 13ms}\n"
     "lease: {duration: 15ms, margin: 14ms}\n"
-    "planner: {expected_output: 9, pd_min_tokens: 8}\n"
+    "planner: {expected_output: 9, pd_min_tokens: 8, calibrate: off,\n"
+    "  hold: true, lead: 16ms, patience: 17ms, ask_max: 18, ageing: 0.25,\n"
+    "  fairness: 0.75, oldest_share: 0.0625, prices: {queue: 1.5, eviction: "
+    "0.5,\n"
+    "  link: 0.125, hbm: 0, decode: 0.375}}\n"
+    "slo: {ttft: 18ms, ttft_factor: 4.5, tpot: 19ms}\n"
+    "journal: {file: /tmp/j, max: 16KiB}\n"
     "link_default: {class: fast, rate: 400Gbps, setup: 0us, descriptor: 2ns}\n"
     "models:\n  - {name: org/a, block_size: 64, kv_bytes_per_token: 10}\n"
-    "  - {name: b, adapters: [x, y]}\n"
+    "  - {name: b, adapters: [x, y], engine: {overlap: layer, pieces: 80,\n"
+    "     allocate_first: on, decode_delta: false, late_decode: off,\n"
+    "     descriptors_per_block: 2, replication: 3}}\n"
     "workers:\n"
     "  - {name: w0, role: both, url: 'http://[::1]:80', model: b,\n"
     "     compute: h100-70b-tp4, speedup: 20, decode_slots: 3,\n"
-    "     kv_capacity: 4000, events: 'ipc:///tmp/e'}\n"
+    "     kv_capacity: 4000, local_prefill: on, prefill_chunk: 0,\n"
+    "     batch_tokens: 8192, host: {rate: 50GB/s, setup: 400us},\n"
+    "     disk: {setup: 200us, rate: 24GB/s}, events: 'ipc:///tmp/e'}\n"
     "  - {name: w1, url: 'http://host-a.x:65535', model: org/a}\n"
     "links: [{to: w1, class: c, rate: 1MiB/s, setup: 3us, descriptor: 4us}]\n";
 
@@ -261,7 +332,7 @@ static void check_changed_times(const struct bt_config *c)
 
 static void check_changed_top(const struct bt_config *c)
 {
-    assert_string_equal(c->policy, "round_robin");
+    assert_string_equal(c->policy, "joint:guard=0,fetch=0");
     assert_int_equal(c->tokenizer, BT_TOKENIZER_BYTES);
     assert_true(c->pd_required);
     assert_int_equal(c->seed, 77);
@@ -282,6 +353,55 @@ static void check_changed_top(const struct bt_config *c)
     assert_int_equal(c->breaker.failures, 7);
     assert_int_equal(c->planner.expected_output, 9);
     assert_int_equal(c->planner.pd_min_tokens, 8);
+}
+
+static void check_changed_planner(const struct bt_config *c)
+{
+    const struct bt_policy *joint = bt_policy_find("joint");
+    assert_ptr_equal(c->policy_rule, joint);
+    for (size_t i = 0; joint->knobs[i].name; i++) {
+        const char *name = joint->knobs[i].name;
+        bool set = strcmp(name, "guard") == 0 || strcmp(name, "fetch") == 0;
+        assert_true(c->policy_knobs[i] == (set ? 0 : joint->knobs[i].value));
+    }
+    assert_false(c->planner.calibrate);
+    assert_true(c->planner.hold);
+    assert_int_equal(c->planner.lead_ns, 16 * BT_NS_PER_MS);
+    assert_int_equal(c->planner.patience_ns, 17 * BT_NS_PER_MS);
+    assert_int_equal(c->planner.ask_max, 18);
+    assert_true(c->planner.ageing == 0.25);
+    assert_true(c->planner.fairness == 0.75);
+    assert_true(c->planner.oldest_share == 0.0625);
+    assert_true(c->planner.prices.queue == 1.5);
+    assert_true(c->planner.prices.eviction == 0.5);
+    assert_true(c->planner.prices.link == 0.125);
+    assert_true(c->planner.prices.hbm == 0);
+    assert_true(c->planner.prices.decode == 0.375);
+    assert_int_equal(c->slo.ttft_ns, 18 * BT_NS_PER_MS);
+    assert_true(c->slo.ttft_factor == 4.5);
+    assert_int_equal(c->slo.tpot_ns, 19 * BT_NS_PER_MS);
+    assert_string_equal(c->journal.file, "/tmp/j");
+    assert_int_equal(c->journal.bytes_max, 16 * 1024);
+}
+
+static void check_changed_engine(const struct bt_config *c)
+{
+    const struct bt_model_config *m = &c->models[1];
+    const struct bt_worker_config *w = &c->workers[0];
+    assert_int_equal(m->engine.overlap, BT_OVERLAP_LAYER);
+    assert_int_equal(m->engine.pieces, 80);
+    assert_true(m->engine.allocate_first);
+    assert_false(m->engine.decode_delta);
+    assert_false(m->engine.late_decode);
+    assert_int_equal(m->engine.descriptors_per_block, 2);
+    assert_int_equal(m->engine.replication, 3);
+    assert_true(w->local_prefill);
+    assert_int_equal(w->prefill_chunk_tokens, 0);
+    assert_int_equal(w->batch_tokens, 8192);
+    assert_int_equal(w->host.rate_bytes_per_s, 50000000000ull);
+    assert_int_equal(w->host.setup_ns, 400 * BT_NS_PER_US);
+    assert_int_equal(w->disk.rate_bytes_per_s, 24000000000ull);
+    assert_int_equal(w->disk.setup_ns, 200 * BT_NS_PER_US);
 }
 
 static void check_changed_lists(const struct bt_config *c)
@@ -319,33 +439,49 @@ static void every_key_changes_its_member(void **state)
     check_changed_top(c);
     check_changed_limits(c);
     check_changed_times(c);
+    check_changed_planner(c);
+    check_changed_engine(c);
     check_changed_lists(c);
     bt_config_destroy(c);
+}
+
+/* "a.b.c" and a value: "a: {b: {c: 'value'}}". */
+static void write_nested(const char *path, const char *value, char *yaml,
+                         size_t size)
+{
+    size_t used = 0, sections = 0;
+    for (const char *dot; (dot = strchr(path, '.')); path = dot + 1) {
+        used += (size_t)snprintf(yaml + used, size - used, "%.*s: {",
+                                 (int)(dot - path), path);
+        sections++;
+    }
+    used += (size_t)snprintf(yaml + used, size - used, "%s: '%s'", path, value);
+    assert_true(used + sections < size);
+    memset(yaml + used, '}', sections);
+    yaml[used + sections] = '\0';
 }
 
 /* One key of the table with its own default written out, flow style. */
 static void write_key(const struct bt_config_key *key, char *yaml, size_t size)
 {
-    const char *path = key->path;
-    const char *value = key->fallback;
-    if (strncmp(path, "models[].", 9) == 0)
+    const char *element = strstr(key->path, "[].");
+    char nested[256];
+    write_nested(element ? element + 3 : key->path, key->fallback, nested,
+                 sizeof(nested));
+    if (!element)
+        snprintf(yaml, size, "%s%s\n", GOOD, nested);
+    else if (strncmp(key->path, "models", 6) == 0)
         snprintf(yaml, size,
-                 "models:\n  - {name: demo, %s: %s}\nworkers:\n"
+                 "models:\n  - {name: demo, %s}\nworkers:\n"
                  "  - {name: w0, url: 'http://127.0.0.1:1'}\n",
-                 path + 9, value);
-    else if (strncmp(path, "workers[].", 10) == 0)
+                 nested);
+    else if (strncmp(key->path, "workers", 7) == 0)
         snprintf(yaml, size,
                  "models:\n  - {name: demo}\nworkers:\n"
-                 "  - {name: w0, url: 'http://127.0.0.1:1', %s: '%s'}\n",
-                 path + 10, value);
-    else if (strncmp(path, "links[].", 8) == 0)
-        snprintf(yaml, size, "%slinks:\n  - {%s: '%s'}\n", GOOD, path + 8,
-                 value);
-    else if (strchr(path, '.'))
-        snprintf(yaml, size, "%s%.*s: {%s: '%s'}\n", GOOD,
-                 (int)strcspn(path, "."), path, strchr(path, '.') + 1, value);
+                 "  - {name: w0, url: 'http://127.0.0.1:1', %s}\n",
+                 nested);
     else
-        snprintf(yaml, size, "%s%s: '%s'\n", GOOD, path, value);
+        snprintf(yaml, size, "%slinks:\n  - {%s}\n", GOOD, nested);
 }
 
 static void every_key_of_the_table_takes_its_default(void **state)
@@ -361,7 +497,27 @@ static void every_key_of_the_table_takes_its_default(void **state)
         write_key(key, yaml, sizeof(yaml));
         bt_config_destroy(load(yaml));
     }
-    assert_int_equal(keys, 74);
+    assert_int_equal(keys, 107);
+}
+
+static void policies_are_replaced(void **state)
+{
+    (void)state;
+    struct bt_config *c = load(GOOD);
+    char error[256];
+    assert_int_equal(
+        bt_config_policy_set(c, "jsq:requests=1", error, sizeof(error)), BT_OK);
+    assert_string_equal(c->policy, "jsq:requests=1");
+    assert_ptr_equal(c->policy_rule, bt_policy_find("jsq"));
+    assert_true(c->policy_knobs[0] == 1);
+    assert_int_equal(bt_config_policy_set(c, "jqs", error, sizeof(error)),
+                     BT_NOT_FOUND);
+    assert_int_equal(
+        bt_config_policy_set(c, "jsq:requests=x", error, sizeof(error)),
+        BT_INVALID);
+    assert_string_equal(c->policy, "jsq:requests=1");
+    assert_true(c->policy_knobs[0] == 1);
+    bt_config_destroy(c);
 }
 
 static void example_loads(void **state)
@@ -400,6 +556,7 @@ int main(void)
         cmocka_unit_test(documented_file_loads),
         cmocka_unit_test(every_key_changes_its_member),
         cmocka_unit_test(every_key_of_the_table_takes_its_default),
+        cmocka_unit_test(policies_are_replaced),
         cmocka_unit_test(example_loads),
         cmocka_unit_test(nearest_words),
     };

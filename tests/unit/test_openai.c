@@ -148,6 +148,43 @@ static void refusals(void **state)
     }
 }
 
+/* vLLM serves small numbers first; what is no whole number it judges itself. */
+static void priorities(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t priority;
+    } samples[] = {
+        {"0", 0},
+        {"-0", 0},
+        {"5", -5},
+        {"-5", 5},
+        {"2147483647", -2147483647},
+        {"2147483648", -2147483647},
+        {"-2147483648", 2147483647},
+        {"99999999999999999999", -2147483647},
+        {"-99999999999999999999", 2147483647},
+        {"null", 0},
+        {"1.5", 0},
+        {"-1e3", 0},
+        {"\"-7\"", 0},
+        {"[-7]", 0},
+        {"true", 0},
+    };
+    char body[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof samples / sizeof samples[0]; i++) {
+        snprintf(body, sizeof body,
+                 "{\"model\":\"m\",\"prompt\":\"x\",\"priority\":%s}",
+                 samples[i].text);
+        struct bt_openai_request r = good(BT_ROUTE_COMPLETIONS, body);
+        if (r.priority != samples[i].priority)
+            fail_msg("%s: %d", samples[i].text, r.priority);
+    }
+    assert_int_equal(good(BT_ROUTE_CHAT, CHAT(",\"priority\":-2")).priority, 2);
+    assert_int_equal(good(BT_ROUTE_CHAT, CHAT("")).priority, 0);
+}
+
 static void accepted_values(void **state)
 {
     (void)state;
@@ -348,6 +385,7 @@ int main(void)
         cmocka_unit_test(four_prompts_are_four_kinds),
         cmocka_unit_test(refusals),
         cmocka_unit_test(accepted_values),
+        cmocka_unit_test(priorities),
         cmocka_unit_test(contents_of_every_shape),
         cmocka_unit_test(depth_bomb),
         cmocka_unit_test(long_salt),

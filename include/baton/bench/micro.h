@@ -21,9 +21,17 @@ struct bt_micro_row {
     char baseline[BT_MICRO_NAME_MAX]; /* "" = none */
     double ratio;                     /* value over the baseline's */
 };
+/* Whole decisions on a fleet of prefill x decode workers. */
+struct bt_micro_speed {
+    uint32_t prefill, decode;
+    double mean_ns, p99_ns;
+};
+#define BT_MICRO_SPEEDS_MAX 8
 struct bt_micro_report {
     struct bt_micro_row rows[BT_MICRO_ROWS_MAX];
     size_t count;
+    struct bt_micro_speed speeds[BT_MICRO_SPEEDS_MAX];
+    size_t speed_count;
     char notes[BT_MICRO_NOTES_MAX]; /* lines */
 };
 
@@ -31,15 +39,19 @@ struct bt_micro_report {
  * NULL; the ratio is left out when that row is not there or 0. */
 void bt_micro_add(struct bt_micro_report *report, const char *name,
                   double value, const char *unit, const char *baseline);
+void bt_micro_add_speed(struct bt_micro_report *report,
+                        const struct bt_micro_speed *speed);
 void bt_micro_note(struct bt_micro_report *report, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* BT_IO. */
+/* BT_IO. As JSON, "results" are the speeds and "rows" the rows; without speeds
+ * "results" are the rows. */
 enum bt_status bt_micro_print_table(const struct bt_micro_report *report,
                                     FILE *to);
 enum bt_status bt_micro_print_json(const struct bt_micro_report *report,
                                    FILE *to);
 
-/* Cost of the hot path: hashing, index look-up, placement. BT_NO_MEMORY. */
+/* Cost of the hot path: hashing, index look-up, placement; speed of whole
+ * decisions. BT_NO_MEMORY; BT_NO_WORKER: a decision failed. */
 enum bt_status bt_micro_place(uint64_t seed, struct bt_micro_report *report);
 
 struct bt_micro_http_options {

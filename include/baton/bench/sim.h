@@ -80,10 +80,15 @@ struct bt_sim_knowledge {
     bool shuffled_costs;  /* compute and links of workers permuted */
     int64_t telemetry_ns; /* between reports of a worker; 0: none */
     int64_t telemetry_lag_ns;
-    int64_t event_lag_ns; /* of KV events, mean; exponential */
-    double event_loss;    /* share of event batches lost, noticed by the
-                             stream's sequence numbers after event_lag */
-    bool event_reorder;
+    int64_t event_lag_ns;  /* of KV events, mean; exponential */
+    double event_loss;     /* share of event batches lost, noticed by the
+                              number of the next one; and of replays */
+    bool event_replay;     /* the engines keep their batches and send what is
+                              missed again: 3 event_lag_ns + 5 ms after it is
+                              asked for; later batches wait. One that is lost is
+                              asked for again after 2 s, thrice in all. Without,
+                              or then: the stream goes on as degraded */
+    bool event_reorder;    /* batches overtake each other */
     bool events_off;       /* stream absent */
     bool calibrate;        /* core learns */
     uint32_t output_known; /* 0: core's expected_output; 1: told exactly */
@@ -148,6 +153,7 @@ struct bt_sim_record {
     uint32_t p, d, source; /* worker slots or BT_PLACE_NONE */
     struct bt_place_terms predicted;
     int64_t predicted_at_ns;
+    int64_t predicted_p90_ns; /* bt_decision.total_p90_ns */
     enum bt_reason reason;
     enum bt_outcome outcome;
     bool measured;     /* after the warm-up and arrived before the end */
@@ -158,7 +164,9 @@ struct bt_sim_record {
 struct bt_sim_link_use {
     char name[40];
     uint32_t kind;            /* enum bt_link_kind */
-    double bytes, busy_share; /* of the measured time */
+    double rate_bytes_per_s;  /* nominal */
+    double bytes, busy_share; /* share: of what it could carry while requests
+                                 arrived */
 };
 
 struct bt_sim_result {
@@ -169,6 +177,7 @@ struct bt_sim_result {
     double wall_s;   /* of the run; not part of any hash */
     double sim_s;    /* virtual seconds of arrivals */
     uint32_t worker_count;
+    unsigned int *roles;           /* per worker, owned */
     double *busy_share;            /* per worker, owned */
     double *prefill_share;         /* of it, prefill */
     struct bt_sim_link_use *links; /* owned */
@@ -179,7 +188,9 @@ struct bt_sim_result {
     struct bt_core_counters counters;
 };
 
-/* BT_INVALID: error_out says which part of the configuration; BT_NO_MEMORY. */
+/* BT_INVALID: error_out says which part of the configuration; BT_NOT_FOUND: no
+ * such policy; BT_IO: the journal; BT_NO_MEMORY. One run per thread at a time;
+ * regret and oracle fork the process and wait for their children. */
 enum bt_status bt_sim_run(const struct bt_sim_config *config,
                           struct bt_sim_result *out, char *error_out,
                           size_t error_size);

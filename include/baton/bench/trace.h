@@ -52,8 +52,8 @@ struct bt_trace_read_options {
     enum bt_trace_format format;
     uint64_t seed;       /* of the jitter */
     int64_t jitter_ns;   /* uniform [0, jitter) on each stamp; < 0: 3 s for
-                            Mooncake files whose stamps are multiples of 3 s,
-                            else 0 */
+                            Mooncake files whose stamps are within 5 ms of
+                            multiples of 3 s, else 0 */
     size_t requests_max; /* 0: all (limit 4 Mi) */
 };
 void bt_trace_read_options_init(struct bt_trace_read_options *o);
@@ -63,8 +63,7 @@ enum bt_status bt_trace_load(const char *path,
                              const struct bt_trace_read_options *options,
                              struct bt_trace *out, char *error_out,
                              size_t error_size);
-/* Arrivals again with another seed (same stamps, other jitter): common random
- * numbers over policies. Without jitter in the source the order stays. */
+/* Another seed: same stamps, other jitter. Without jitter the order stays. */
 
 enum bt_trace_mix { /* shares of the generator, sum 1 */
                     BT_MIX_CHAT,
@@ -74,11 +73,14 @@ enum bt_trace_mix { /* shares of the generator, sum 1 */
                     BT_MIX_LONG,  /* unique long prompts */
                     BT_MIX_COUNT
 };
+/* "chat", "agent", ... Static storage. */
+const char *bt_trace_mix_name(enum bt_trace_mix kind);
 struct bt_trace_generate_options {
     uint64_t seed;
     size_t requests;
     double rate_per_s; /* of requests */
-    double burst;      /* 1 Poisson; > 1: on-off, share of time on 1/burst */
+    double burst;      /* 1 Poisson; > 1: on-off, share of time on 1/burst,
+                          bursts of 5 s on average */
     double mix[BT_MIX_COUNT];
     uint32_t block_tokens;
     uint32_t tenants; /* prompts of different tenants share nothing */
@@ -87,10 +89,14 @@ struct bt_trace_generate_options {
     double hit_fixed; /* with input_fixed: share of the prompt that is common */
 };
 void bt_trace_generate_options_init(struct bt_trace_generate_options *o);
+/* BT_INVALID: an option out of range; BT_TOO_LARGE, BT_NO_MEMORY. */
 enum bt_status bt_trace_generate(const struct bt_trace_generate_options *o,
                                  struct bt_trace *out);
 
-/* Write as Mooncake JSONL (timestamp in whole ms). BT_IO. */
+/* Write as Mooncake JSONL (timestamp in whole ms). What Mooncake has no field
+ * for is written where it is not the default: block_size, session_id, turn,
+ * tenant, priority, and "synthetic": true in every line of a generated trace;
+ * bt_trace_load reads them back. BT_IO. */
 enum bt_status bt_trace_write(const struct bt_trace *trace, const char *path);
 void bt_trace_fini(struct bt_trace *trace);
 
@@ -109,8 +115,9 @@ struct bt_trace_stats {
     uint32_t lru_blocks[6];
     double lru_global[6], lru_random[6];
     uint32_t workers;
-    bool jitter_suspected; /* stamps quantised */
+    bool jitter_suspected; /* stamps within 5 ms of whole seconds */
 };
+/* BT_INVALID: no requests, or workers not 1 .. 4096; BT_NO_MEMORY. */
 enum bt_status bt_trace_stats_get(const struct bt_trace *trace,
                                   uint32_t workers, struct bt_trace_stats *out);
 

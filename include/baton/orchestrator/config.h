@@ -5,7 +5,7 @@
  * ("30s", "512MiB", "12GB/s").
  *
  *   config_schema: 1
- *   policy: joint                 # round_robin | least_loaded | prefix_load
+ *   policy: joint                 # NAME or NAME:knob=value,... of any policy
  *   tokenizer: worker             # worker (/tokenize) | bytes (emulated)
  *   pd: preferred                 # preferred | required
  *   seed: 1
@@ -26,19 +26,31 @@
  *   health: {interval: 5s, timeout: 2s, ok: 2, fail: 3, stats_interval: 1s}
  *   breaker: {failures: 5, suspect: 10s}
  *   lease: {duration: 30s, margin: 5s}
- *   planner: {expected_output: 256, pd_min_tokens: 0}
+ *   planner: {expected_output: 256, pd_min_tokens: 0, calibrate: on,
+ *             hold: off, lead: 20ms, patience: 2s, ask_max: 64, ageing: 0.15,
+ *             fairness: 0.5, oldest_share: 0.02,
+ *             prices: {queue: adaptive, eviction: 0.3, link: 1, hbm: 1,
+ *                      decode: 0.1}}
+ *   slo: {ttft: 0s, ttft_factor: 0, tpot: 0s}            # 0: none
+ *   journal: {file: "", max: 1GiB}                       # "" = none
  *   models:
  *     - {name: demo, kv_bytes_per_token: 131072, block_size: 16,
- *        adapters: [lora-a]}
+ *        adapters: [lora-a],
+ *        engine: {overlap: none, pieces: 1, allocate_first: off,
+ *                 decode_delta: on, late_decode: on,
+ *                 descriptors_per_block: 1, replication: 1}}
  *   workers:
  *     - {name: p0, role: prefill, url: "http://127.0.0.1:8100", model: demo,
  *        compute: h100-8b-tp1, speedup: 1.0, decode_slots: 256,
- *        kv_capacity: 0, events: "tcp://127.0.0.1:5557",
+ *        kv_capacity: 0, local_prefill: off, prefill_chunk: 512,
+ *        batch_tokens: 0, host: {rate: 0B/s, setup: 0us},
+ *        disk: {rate: 0B/s, setup: 0us}, events: "tcp://127.0.0.1:5557",
  *        replay: "tcp://127.0.0.1:5558"}
  *   links:                       # first match wins; "*" = any; else default
  *     - {from: p0, to: d1, class: slow, rate: 100MB/s, setup: 1ms,
  *        descriptor: 1us}
  *   link_default: {class: default, rate: 12GB/s, setup: 1ms, descriptor: 1us}
+ *   topology: ""                 # file of topology_file.h, "" = none
  */
 #ifndef BATON_ORCHESTRATOR_CONFIG_H
 #define BATON_ORCHESTRATOR_CONFIG_H
@@ -49,6 +61,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct bt_topology_file;
 
 enum bt_tokenizer { BT_TOKENIZER_WORKER, BT_TOKENIZER_BYTES };
 enum bt_log_level {
@@ -70,6 +84,11 @@ struct bt_model_config {
     uint32_t block_size;
     char **adapters;
     uint32_t adapter_count;
+    struct {
+        unsigned int overlap; /* enum bt_overlap */
+        uint32_t pieces, descriptors_per_block, replication;
+        bool allocate_first, decode_delta, late_decode;
+    } engine;
 };
 struct bt_worker_config {
     char *name;
@@ -81,7 +100,10 @@ struct bt_worker_config {
     double speedup;
     uint32_t decode_slots;
     uint64_t kv_capacity_tokens;
-    char *events, *replay; /* NULL = none */
+    bool local_prefill;
+    uint32_t prefill_chunk_tokens, batch_tokens; /* 0: whole; unknown */
+    struct bt_tier_model host, disk;             /* rate 0: none */
+    char *events, *replay;                       /* NULL = none */
 };
 struct bt_link_rule {
     char *from, *to; /* worker name or "*" */
@@ -90,7 +112,9 @@ struct bt_link_rule {
 };
 
 struct bt_config {
-    char *policy;
+    char *policy; /* as written: "joint", "joint:guard=0" */
+    const struct bt_policy *policy_rule; /* what it names */
+    double policy_knobs[BT_POLICY_KNOBS_MAX];
     enum bt_tokenizer tokenizer;
     bool pd_required;
     uint64_t seed;
@@ -125,15 +149,29 @@ struct bt_config {
         int64_t duration_ns, margin_ns;
     } lease;
     struct {
-        uint32_t expected_output, pd_min_tokens;
+        uint32_t expected_output, pd_min_tokens, ask_max;
+        bool calibrate, hold;
+        int64_t lead_ns, patience_ns;
+        double ageing, fairness, oldest_share;
+        struct bt_place_prices prices;
     } planner;
+    struct {
+        int64_t ttft_ns, tpot_ns; /* 0: none */
+        double ttft_factor;
+    } slo;
+    struct {
+        char *file; /* NULL = none */
+        uint64_t bytes_max;
+    } journal;
     struct bt_model_config *models;
     uint32_t model_count;
     struct bt_worker_config *workers;
     uint32_t worker_count;
     struct bt_link_rule *links;
     uint32_t link_count;
-    struct bt_link_rule link_default; /* from, to NULL */
+    struct bt_link_rule link_default;  /* from, to NULL */
+    char *topology_path;               /* as written; NULL = none */
+    struct bt_topology_file *topology; /* owned, workers in order; or NULL */
 };
 
 /* Load and check. On failure *out is untouched and error_out (>= 512 bytes)
@@ -142,6 +180,11 @@ struct bt_config {
 enum bt_status bt_config_load(const char *path, struct bt_config **out,
                               char *error_out, size_t error_size);
 void bt_config_destroy(struct bt_config *config);
+
+/* Another policy instead of the file's, written as there. BT_NOT_FOUND,
+ * BT_INVALID: error_out says what; BT_NO_MEMORY. Then nothing has changed. */
+enum bt_status bt_config_policy_set(struct bt_config *config, const char *spec,
+                                    char *error_out, size_t error_size);
 
 /* One row per key, for docs, `baton check --defaults` and the test that every
  * key is documented: dotted path, default as written, unit or values, text. */

@@ -31,11 +31,13 @@ struct bt_openai_request {
     uint64_t n;          /* 1 when absent */
     char salt[256];      /* decoded cache_salt, not terminated */
     size_t salt_bytes;
-    size_t client_params;   /* client-supplied hand-off fields: removed */
-    bool pd_allowed;        /* false: n > 1, best_of > 1, batches,
-                               prompt_logprobs, echo + logprobs,
-                               use_beam_search */
-    size_t prompt_count;    /* 1, or the batch's size */
+    int32_t priority;     /* larger first: vLLM's "priority" negated, cut to the
+                             range; 0 when absent or no whole number */
+    size_t client_params; /* client-supplied hand-off fields: removed */
+    bool pd_allowed;      /* false: n > 1, best_of > 1, batches,
+                             prompt_logprobs, echo + logprobs,
+                             use_beam_search */
+    size_t prompt_count;  /* 1, or the batch's size */
     const char *pd_refusal; /* short reason name when !pd_allowed */
     const char *body;       /* the whole body as it came, not owned */
     size_t body_bytes;

@@ -21,7 +21,8 @@ struct bt_rls {
 };
 void bt_rls_init(struct bt_rls *r, const double theta[3], const double p[3],
                  double lambda, double sigma_rel);
-/* False: sample refused (y <= 0, not finite), nothing changed. */
+/* False: sample refused (y <= 0, not finite) or nothing new in it; only
+ * `skipped` changed. */
 bool bt_rls_update(struct bt_rls *r, const double x[3], double y);
 double bt_rls_predict(const struct bt_rls *r, const double x[3]);
 void bt_rls_reset_p(struct bt_rls *r); /* keeps theta */
@@ -65,7 +66,8 @@ void bt_compute_observe_prefill(struct bt_compute_calibration *c,
 /* A decode step at (batch, context tokens) took ns. */
 void bt_compute_observe_decode(struct bt_compute_calibration *c, uint64_t batch,
                                uint64_t context_tokens, int64_t ns);
-/* Relative sigma of the next estimate. */
+/* Relative sigma of the next estimate, bias included; 0.15 until eight samples
+ * have come since the start or the last change. */
 double bt_compute_prefill_sigma(const struct bt_compute_calibration *c);
 double bt_compute_decode_sigma(const struct bt_compute_calibration *c);
 
@@ -76,8 +78,11 @@ struct bt_transfer_calibration {
     struct bt_residual residual;
     struct bt_cusum change;
     uint64_t nominal_bytes_per_s, observations;
-    bool changed;            /* alarm since the last clear: sigma is raised */
+    uint64_t changed_at; /* observations at the last alarm */
+    bool changed; /* alarm a short while ago: sigma is raised; ends by itself
+                     after 32 quiet observations */
     bool fallback_suspected; /* >= 10x below nominal: silent TCP */
+    uint32_t against;        /* transfers in a row that say the opposite */
 };
 void bt_transfer_calibration_init(struct bt_transfer_calibration *c,
                                   int64_t setup_ns, int64_t per_descriptor_ns,
@@ -89,24 +94,28 @@ void bt_transfer_observe(struct bt_transfer_calibration *c,
 void bt_transfer_model_get(const struct bt_transfer_calibration *c,
                            int64_t *setup_out, int64_t *per_descriptor_out,
                            double *rate_out);
-double bt_transfer_sigma(const struct bt_transfer_calibration *c); /* rel. */
+/* Relative; 0.3 at the start and for a while after a change. */
+double bt_transfer_sigma(const struct bt_transfer_calibration *c);
 
 /* ---- rate of one shared link ----
  *
  * A transfer over several links only shows the slowest, so a link's rate is
  * the best of the last BT_LINK_WINDOW corrected rates (bytes + own bytes) /
  * (time - setup) seen through it: a healthy link shows full rate now and then,
- * a degraded one never. Clamped to 0.02..1.05 of nominal. */
+ * a degraded one never. The window starts full of nominal. Clamped to
+ * 0.02..1.05 of nominal. */
 #define BT_LINK_WINDOW 16
 struct bt_link_calibration {
     uint64_t nominal_bytes_per_s;
     double seen[BT_LINK_WINDOW];
     uint32_t count, at;
+    double told; /* rate at the last true of bt_link_observe() */
 };
 void bt_link_calibration_init(struct bt_link_calibration *c,
                               uint64_t nominal_bytes_per_s);
 /* weight: transfers below 64 MiB or where setup rules are skipped by the
- * caller. True when the rate in force moved by more than 10 %. */
+ * caller. True when the rate in force moved by more than 10 % since the last
+ * true. */
 bool bt_link_observe(struct bt_link_calibration *c, uint64_t bytes,
                      uint64_t own_bytes, int64_t ns_without_setup);
 uint64_t bt_link_rate(const struct bt_link_calibration *c);

@@ -41,12 +41,17 @@ const char *bt_kv_preset_name(size_t i); /* NULL past the end */
 /* Bytes per token of the layers that grow without bound. */
 uint64_t bt_kv_bytes_per_token(const struct bt_kv_geometry *g);
 /* Bytes of a prompt of L tokens in blocks, of which the receiver holds the
- * first `held` tokens; partial tail block in full. */
+ * first `held` tokens; partial tail block in full. Windows: of the last
+ * min(L, window + block) tokens those in blocks it lacks; state: once, unless
+ * it holds every block. A width that is no number or negative gives
+ * UINT64_MAX; block_tokens 0 counts as 1. */
 uint64_t bt_kv_bytes(const struct bt_kv_geometry *g, uint64_t tokens,
                      uint64_t held, uint32_t block_tokens);
-/* rho: max(1, tp_d / kv_heads), MLA: tp_d. */
+/* rho: max(1, tp_d / kv_heads) rounded up, MLA: tp_d; the greatest over the
+ * groups. */
 uint32_t bt_kv_replication(const struct bt_kv_geometry *g, uint32_t tp_d);
-/* Descriptors per rank: blocks * regions * max(tp)/min(tp). */
+/* Descriptors per rank: blocks * regions * max(tp)/min(tp), the ratio rounded
+ * up; tp 0 counts as 1. */
 uint64_t bt_kv_descriptors(uint64_t blocks, uint32_t regions, uint32_t tp_p,
                            uint32_t tp_d);
 /* After coalescing r_s source and r_d destination runs: the upper bound

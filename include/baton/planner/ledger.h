@@ -7,6 +7,8 @@
  *   decode    from the choice until leg D ends
  *   transfer  from the choice until the first token of leg D (then the KV has
  *             arrived) or the end of the hand-off
+ * and beside them the fetch of a prefix, which ends with the prefill it is for;
+ * a prefetch begins before there is a choice.
  */
 #ifndef BATON_PLANNER_LEDGER_H
 #define BATON_PLANNER_LEDGER_H
@@ -67,7 +69,8 @@ struct bt_ledger *bt_ledger_init(struct bt_arena *arena,
 
 /* Book a choice. p == BT_PLACE_NONE: d serves alone (its prefill is booked on
  * d, no transfer). handle is the request's slot, < requests_max, and must not
- * hold anything (asserted). */
+ * hold anything (asserted) but a prefetch to the worker that is booked to
+ * prefill now: that becomes the fetch of this booking. */
 void bt_ledger_book(struct bt_ledger *ledger, struct bt_booking *booking,
                     int64_t now_ns, uint32_t p, uint32_t d, uint32_t handle,
                     uint64_t prefill_tokens, int64_t prefill_cost_ns,
@@ -82,6 +85,16 @@ void bt_ledger_transfer_done(struct bt_ledger *ledger,
  * starting now. Ends with prefill_done or release_all. */
 void bt_ledger_book_fetch(struct bt_ledger *ledger, struct bt_booking *booking,
                           int64_t now_ns, uint32_t from, uint64_t bytes);
+/* Before anything is booked: worker `to` pulls `bytes` of prefix from worker
+ * `from`, starting now, for a request that is not placed yet. bytes > 0,
+ * to != from. Ends with fetch_done or release_all, or as the fetch of a booking
+ * (bt_ledger_book). */
+void bt_ledger_book_prefetch(struct bt_ledger *ledger,
+                             struct bt_booking *booking, int64_t now_ns,
+                             uint32_t handle, uint32_t from, uint32_t to,
+                             uint64_t bytes);
+void bt_ledger_fetch_done(struct bt_ledger *ledger, struct bt_booking *booking,
+                          int64_t now_ns);
 /* The hand-off goes to another d: decode and transfer bookings move there, the
  * prefill booking stays as it is. transfer_bytes from now on. */
 void bt_ledger_rebook_decode(struct bt_ledger *ledger,

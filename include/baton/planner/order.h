@@ -1,12 +1,18 @@
 /* In which order held requests are served (cost-models.md section 17): by
- * slack to their SLO, scaled by length, with ageing so that nothing starves,
- * priority classes and tenant fairness. Pure.
+ * slack to their SLO, scaled by length, with ageing, priority classes and
+ * tenant fairness; and a turn for the longest waiting. Pure.
  *
- * Bound on waiting under the slack order: a request that has waited w has key
- * service - ageing * w in the late class, and no request of its priority and
- * tenant share arriving after it can pass it once ageing * w exceeds the
- * longest service: w_max = service_max / ageing, plus the time to serve what
- * was ahead by then.
+ * Requests that can still meet their limit go before those that cannot: once
+ * the queue is longer than the limits allow, every late request served first
+ * makes one more late. Ageing alone then starves the late ones for as long as
+ * the overload lasts, and letting aged requests pass (tried: in the simulator
+ * at 1.1 of capacity attainment fell from 97 % to 9 %) lets all of them miss.
+ * So a share of the dispatched work goes to the request that has waited
+ * longest (a share of the dispatches would not do: the oldest are the longest).
+ *
+ * Bound on waiting: a request is dispatched before the work dispatched since it
+ * came exceeds (own service + that of older ones waiting then + the largest
+ * single service) / share, within its priority class.
  */
 #ifndef BATON_PLANNER_ORDER_H
 #define BATON_PLANNER_ORDER_H
@@ -37,8 +43,9 @@ struct bt_order_knobs {
     double ageing;   /* ns of key per ns waited, e.g. 0.15 */
     double fairness; /* ns of key per ns of tenant lead, e.g. 0.5; 0 off */
 };
-/* Smaller goes first. Priority beats all else. Total order with ties broken by
- * the caller (arrival number). */
+/* Smaller goes first. Priority beats all else, but under WSPT it is a weight
+ * (negative: 1/(1 - priority)). Total order with ties broken by the caller
+ * (arrival number). NaN or negative factors count as 0. */
 struct bt_order_key {
     int32_t minus_priority;
     uint32_t late; /* 1: cannot meet its SLO any more */
@@ -49,7 +56,22 @@ struct bt_order_key bt_order_key_of(const struct bt_order_knobs *knobs,
 int bt_order_compare(const struct bt_order_key *a,
                      const struct bt_order_key *b);
 
-/* Service per tenant, decayed virtual time; fixed table, LRU replacement. */
+/* Whose turn it is. share: of the work, 0..1; 0: the oldest never has one. */
+struct bt_order_turn {
+    double share, credit_ns;
+};
+/* Is the next dispatch the longest waiting's? */
+bool bt_order_turn_is_due(const struct bt_order_turn *turn);
+/* A dispatch of this service; was_oldest: it was the longest waiting's. */
+void bt_order_turn_served(struct bt_order_turn *turn, int64_t service_ns,
+                          bool was_oldest);
+
+/* Service per tenant in virtual time (start-time fair queueing); fixed table,
+ * the longest idle tenant is replaced. Who becomes active starts level with the
+ * least served active one, with the most served when none is active; a lead
+ * ends at 60 s; the origin moves before values grow large. With 64 tenants
+ * waiting a further one is not tracked: lead 0. weight: 1, or set by the
+ * caller after enter. */
 #define BT_ORDER_TENANTS 64
 struct bt_fairness {
     struct {
@@ -58,8 +80,10 @@ struct bt_fairness {
         int64_t used_ns; /* last use, for replacement */
         uint32_t waiting;
     } slots[BT_ORDER_TENANTS];
+    double level_ns; /* virtual time now */
 };
 void bt_fairness_init(struct bt_fairness *f);
+/* One more (one fewer) request of the tenant waits. */
 void bt_fairness_enter(struct bt_fairness *f, uint64_t tenant, int64_t now_ns);
 void bt_fairness_leave(struct bt_fairness *f, uint64_t tenant);
 void bt_fairness_serve(struct bt_fairness *f, uint64_t tenant,

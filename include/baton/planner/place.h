@@ -125,8 +125,10 @@ struct bt_place_view {
      * that no role allows: links[link_row[p] + link_column[d]]. */
     const size_t *link_row;
     const uint32_t *link_column;
-    /* Own flows on shared links. NULL: links above. A pair of class unknown
-     * uses its link above even when there is a network. */
+    /* Own flows on shared links, by slot of the workers' ids. NULL: links
+     * above. A pair of class unknown uses its link above even when there is a
+     * network; without bounds, a link above with rate 0 closes its pair anyway.
+     */
     const struct bt_network *network;
     const struct bt_engine_mode *mode;    /* NULL: all zero, pull, delta */
     const struct bt_place_prices *prices; /* NULL: none */
@@ -290,12 +292,14 @@ void bt_policy_defaults(const struct bt_policy *policy,
                         double knobs_out[BT_POLICY_KNOBS_MAX]);
 
 /* Terms of the pair (p, d); either may be BT_PLACE_NONE for d-only service
- * (p none: d prefills itself). Infeasible parts give BT_COST_INFINITE. */
+ * (p none: d prefills itself; p == d without the role: local prefill). Prefix
+ * of the device only, no source. Infeasible parts give BT_COST_INFINITE. */
 void bt_place_terms(const struct bt_place_view *view, uint32_t p, uint32_t d,
                     struct bt_place_terms *out);
-/* Every feasible pair with its terms, ordered by total then lowest ids; at
- * most max; returns the number of feasible pairs (may exceed max). Used by
- * explain. */
+/* Every feasible candidate (pairs with the best source of p, local prefill),
+ * ordered by total + price, then lowest ids; at most max; returns the number of
+ * feasible ones (may exceed max). Above 256 workers, max <= 16 is served from a
+ * shortlist and the number counts pairs of feasible sides. Used by explain. */
 size_t bt_place_table(const struct bt_place_view *view,
                       struct bt_place_candidate *out, size_t max);
 

@@ -27,7 +27,9 @@ struct bt_prefix_index_limits {
  * call only. */
 struct bt_kv_store {
     /* Not NULL: own keys of the blocks, already known (journal, simulator);
-     * then parent, tokens, lora, salt and mm are not looked at. */
+     * then parent, tokens, lora, salt and mm are not looked at, and a stored
+     * child that is hashed continues in the plain namespace. full_attention
+     * and tier count as ever. */
     const uint64_t *own_keys;
     const uint64_t *hashes; /* engine hashes, one per block */
     size_t hash_count;
@@ -48,6 +50,17 @@ struct bt_kv_store {
                   token_count is hash_count * block_tokens + 1
                   (engine-wire.md 2.4) */
 };
+
+/* How a store is applied, by its form alone. */
+enum bt_kv_store_kind {
+    BT_KV_STORE_KEYED,       /* own keys from its tokens, if its parent is
+                                known */
+    BT_KV_STORE_GIVEN,       /* own_keys */
+    BT_KV_STORE_COUNTED,     /* no own key: window layers, wrong token count */
+    BT_KV_STORE_PLACEHOLDER, /* hashes only: one more tier of what is known */
+    BT_KV_STORE_REFUSED      /* its own parent: leaves nothing */
+};
+enum bt_kv_store_kind bt_kv_store_kind_of(const struct bt_kv_store *store);
 
 struct bt_prefix_index_stats {
     uint64_t blocks;                  /* distinct own keys held by anyone */
@@ -93,7 +106,8 @@ void bt_prefix_index_match(const struct bt_prefix_index *index,
 void bt_prefix_index_match_tiers(const struct bt_prefix_index *index,
                                  const uint64_t *keys, size_t count,
                                  uint32_t *depth_out);
-/* Own key that an engine hash of (worker, rank) stands for. BT_NOT_FOUND. */
+/* Own key that an engine hash of (worker, rank) stands for. BT_NOT_FOUND, also
+ * for one that is only counted. */
 enum bt_status bt_prefix_index_own_key(const struct bt_prefix_index *index,
                                        uint32_t worker, uint32_t rank,
                                        uint64_t hash, uint64_t *key_out);

@@ -89,6 +89,7 @@ struct bt_topology_worker {
     uint32_t rails; /* own NICs; 0: the node's, shared */
     uint64_t rail_bytes_per_s;
     uint64_t nic_out_bytes_per_s, nic_in_bytes_per_s; /* overrides; 0: rails */
+    const char *name; /* in link names and remarks; NULL: "w<slot>" */
 };
 /* Cost of a transfer beside its bytes, per path class. */
 struct bt_topology_class {
@@ -140,8 +141,8 @@ uint32_t bt_topology_worker_count(const struct bt_topology *t);
 uint32_t bt_topology_link_count(const struct bt_topology *t);
 const struct bt_topology_link *bt_topology_link_at(const struct bt_topology *t,
                                                    uint32_t link);
-/* Short name of a link for logs and reports: "p3.nic_out" is written
- * "w3.nic_out", "rack1.up", ... */
+/* Short name of a link for logs and reports: "w3.nic_out" (or the worker's
+ * name), "rack1.up", ... */
 void bt_topology_link_name(const struct bt_topology *t, uint32_t link,
                            char *out, size_t size);
 enum bt_path_class bt_topology_class_of(const struct bt_topology *t, uint32_t a,

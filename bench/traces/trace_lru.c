@@ -1,0 +1,112 @@
+/* Token hits of LRU caches over a trace: one cache, or several that requests
+ * are spread over at random. Decides the order of use inside a request: its
+ * blocks are touched from the last to the first, so that the head of a chain
+ * leaves after its tail. A hit is the leading run of blocks that is there.
+ *
+ * The caches are run one after the other over the whole trace: they share
+ * nothing but the draws, and memory is that of one. Invariant: a cache never
+ * holds more than its limit; the list holds each cached block once.
+ */
+#include "baton/base/rng.h"
+#include "trace_priv.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE UINT32_MAX
+#define SEED 0x6c7275u
+
+struct node {
+    uint32_t newer, older;
+    bool held;
+};
+struct lru {
+    struct node *nodes; /* by block id */
+    size_t ids;
+    uint32_t newest, oldest, count, limit;
+};
+
+static void take_out(struct lru *l, uint32_t id)
+{
+    const struct node *n = &l->nodes[id];
+
+    if (n->newer == NONE)
+        l->newest = n->older;
+    else
+        l->nodes[n->newer].older = n->older;
+    if (n->older == NONE)
+        l->oldest = n->newer;
+    else
+        l->nodes[n->older].newer = n->newer;
+}
+
+static void touch(struct lru *l, uint32_t id)
+{
+    if (l->nodes[id].held)
+        take_out(l, id);
+    else
+        l->count++;
+    l->nodes[id] = (struct node){NONE, l->newest, true};
+    if (l->newest == NONE)
+        l->oldest = id;
+    else
+        l->nodes[l->newest].newer = id;
+    l->newest = id;
+    if (l->count > l->limit) {
+        l->nodes[l->oldest].held = false;
+        take_out(l, l->oldest);
+        l->count--;
+    }
+}
+
+/* Tokens of the request that are there; then uses all of its blocks. */
+static uint64_t serve(struct lru *l, const struct bt_trace *trace,
+                      const struct bt_trace_request *q)
+{
+    const uint64_t *blocks = trace->blocks + q->block_at;
+    uint32_t depth = 0;
+    uint64_t tokens;
+
+    while (depth < q->block_count && l->nodes[blocks[depth]].held)
+        depth++;
+    for (uint32_t i = q->block_count; i > 0; i--)
+        touch(l, (uint32_t)blocks[i - 1]);
+    tokens = (uint64_t)depth * trace->block_tokens;
+    return tokens < q->input_tokens ? tokens : q->input_tokens;
+}
+
+/* Hits of the requests that the draws give to `worker`. */
+static uint64_t run(struct lru *l, const struct bt_trace *trace,
+                    uint32_t workers, uint32_t worker)
+{
+    uint64_t hits = 0;
+    struct bt_rng rng;
+
+    memset(l->nodes, 0, l->ids * sizeof(*l->nodes));
+    l->newest = l->oldest = NONE;
+    l->count = 0;
+    bt_rng_seed(&rng, SEED);
+    for (size_t i = 0; i < trace->count; i++)
+        if (bt_rng_below(&rng, workers) == worker)
+            hits += serve(l, trace, &trace->requests[i]);
+    return hits;
+}
+
+enum bt_status trace_lru(const struct bt_trace *trace, uint32_t workers,
+                         uint32_t blocks, double *ratio_out)
+{
+    struct lru l = {.ids = (size_t)trace->block_ids, .limit = blocks};
+    uint64_t hits = 0, tokens = 0;
+
+    if (l.ids >= NONE)
+        return BT_TOO_LARGE;
+    l.nodes = malloc((l.ids + 1) * sizeof(*l.nodes));
+    if (!l.nodes)
+        return BT_NO_MEMORY;
+    for (uint32_t w = 0; w < workers; w++)
+        hits += run(&l, trace, workers, w);
+    free(l.nodes);
+    for (size_t i = 0; i < trace->count; i++)
+        tokens += trace->requests[i].input_tokens;
+    *ratio_out = tokens ? (double)hits / (double)tokens : 0;
+    return BT_OK;
+}
