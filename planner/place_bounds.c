@@ -568,23 +568,19 @@ static inline int64_t glance_ns(const struct batch *b, const struct glance *g,
     return place_add(place_max(sent, b->slot_ns[i]), b->step_ns[i]);
 }
 
-/* The side with the least lower bound: with it first, the others hardly count.
- */
-static uint32_t likely_side(const struct scan *s, const struct glance *g,
-                            uint32_t but)
+/* Of `count` bounds the least but one that was taken. BATCH: none. */
+static uint32_t least_but(const int64_t *bounds, uint32_t count, uint32_t but)
 {
     int64_t least = INT64_MAX;
-    uint32_t likely = BATCH;
+    uint32_t at = BATCH;
 
-    for (uint32_t i = 0; i < s->batch.of.count; i++) {
-        int64_t ns = glance_ns(&s->batch, g, i, g->out_ns);
-
-        if (ns >= least || i == but)
+    for (uint32_t i = 0; i < count; i++) {
+        if (bounds[i] >= least || i == but)
             continue;
-        least = ns;
-        likely = i;
+        least = bounds[i];
+        at = i;
     }
-    return likely;
+    return at;
 }
 
 static bool is_alike(const struct scan *s, const struct row *row)
@@ -619,44 +615,46 @@ static void note(const struct batch *b, struct soonest *least, int64_t score_ns,
     *least = (struct soonest){.score_ns = score_ns, .at = i};
 }
 
-/* Side i at a glance: is the pair out of the question? */
-static bool is_too_late(const struct scan *s, const struct row *row,
-                        const struct glance *g, uint32_t i,
-                        struct soonest *least)
+/* A side left out at a glance. It cannot be kept for any row like this one, or
+ * is noted. */
+static void leave_out(const struct scan *s, const struct row *row,
+                      const struct glance *g, uint32_t i, struct soonest *least)
 {
-    int64_t most = total_most(s, row);
-    int64_t any = glance_ns(&s->batch, g, i, 0), ns;
+    int64_t any = glance_ns(&s->batch, g, i, 0);
 
-    if (most == INT64_MAX || s->batch.sides[i].d == row->p)
-        return false;
-    if (any > most)
-        return true;
-    ns = place_add(glance_ns(&s->batch, g, i, g->out_ns), g->price_ns);
-    if (ns > most)
+    if (any <= total_most(s, row))
         note(&s->batch, least, place_add(any, row->t.price_ns), i);
-    return ns > most;
 }
 
-/* The row with every side of the batch, the likeliest first. */
+/* The row with every side of the batch, those with the least bounds first: with
+ * them kept, the others hardly count. */
 static struct soonest scan_pairs(struct scan *s, struct row *row,
                                  const struct glance *g, bool trusted)
 {
     struct soonest least = {.score_ns = INT64_MAX, .at = BATCH};
     struct batch *b = &s->batch;
-    uint32_t likely[2] = {BATCH, BATCH};
+    uint32_t count = b->of.count, likely[2] = {BATCH, BATCH};
+    int64_t bounds[BATCH], most;
 
+    for (uint32_t i = 0; i < count; i++)
+        bounds[i] = place_add(glance_ns(b, g, i, g->out_ns), g->price_ns);
     for (uint32_t k = 0; k < 2 && s->kept < s->max; k++) {
-        uint32_t i = likely_side(s, g, likely[0]);
+        uint32_t i = least_but(bounds, count, likely[0]);
 
         likely[k] = i;
-        if (i < b->of.count)
+        if (i < count)
             note(b, &least, scan_look_at(s, row, &b->sides[i], trusted), i);
     }
-    for (uint32_t i = 0; i < b->of.count; i++) {
-        if (i == likely[0] || i == likely[1] ||
-            (trusted && is_too_late(s, row, g, i, &least)))
+    most = total_most(s, row);
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == likely[0] || i == likely[1])
             continue;
+        if (trusted && bounds[i] > most && b->sides[i].d != row->p) {
+            leave_out(s, row, g, i, &least);
+            continue;
+        }
         note(b, &least, scan_look_at(s, row, &b->sides[i], trusted), i);
+        most = total_most(s, row);
     }
     return least;
 }

@@ -274,42 +274,59 @@ static bool has_holder_near(const struct scan *s, uint32_t p)
     return false;
 }
 
-static void racks_clear(struct scan *s)
+static void nearest_clear(struct scan *s)
 {
-    for (uint32_t i = 0; i < SHORT_RACKS; i++)
-        s->racks[i].p = s->racks[i].d =
+    for (uint32_t i = 0; i < SHORT_NODES + SHORT_RACKS; i++)
+        s->nearest[i].p = s->nearest[i].d =
             (struct rank){.ns = INT64_MAX, .at = BT_PLACE_NONE};
 }
 
-/* NULL: not in the network. */
-static struct rack_best *rack_of(struct scan *s, uint32_t w)
+static void nearest_offer(struct scan *s, bool decodes, int64_t ns, uint32_t w)
 {
-    uint32_t rack = place_rack_of(s->view, w);
+    uint32_t node = place_node_of(s->view, w), at[2];
 
-    return rack == BT_LINK_NONE ? NULL : &s->racks[rack % SHORT_RACKS];
+    if (node == BT_LINK_NONE)
+        return;
+    at[0] = node % SHORT_NODES;
+    at[1] = SHORT_NODES + place_rack_of(s->view, w) % SHORT_RACKS;
+    for (int i = 0; i < 2; i++) {
+        struct near_best *near = &s->nearest[at[i]];
+        struct rank *best = decodes ? &near->d : &near->p;
+
+        if (ns < best->ns)
+            *best = (struct rank){.ns = ns, .at = w};
+    }
 }
 
-static void offer_rack(struct rank *best, int64_t ns, uint32_t w)
+static void look_at_pair(struct scan *s, const struct rank *p, uint32_t d)
 {
-    if (ns < best->ns)
-        *best = (struct rank){.ns = ns, .at = w};
+    struct side side;
+    struct row row;
+
+    if (p->at == BT_PLACE_NONE || d == BT_PLACE_NONE || p->at == d ||
+        (s->kept == s->max && p->ns > s->last.score_ns) ||
+        !place_d_ok(s->view, d) || !fill_row(s, p->at, &row))
+        return;
+    scan_resolve(s, &row);
+    scan_fill_side(s, d, &side);
+    (void)scan_look_at(s, &row, &side, false);
 }
 
-/* The best of each rack together: with full uplinks they may beat all that
- * looks better from afar. */
-static void scan_racks(struct scan *s)
+/* The best of each node and rack together, and what holds the prefix already
+ * with the best of its rack: with full uplinks they may beat all that looks
+ * better from afar. */
+static void scan_nearest(struct scan *s)
 {
-    for (uint32_t i = 0; i < SHORT_RACKS; i++) {
-        uint32_t p = s->racks[i].p.at, d = s->racks[i].d.at;
-        struct side side;
-        struct row row;
+    const struct place_holders *h = &s->world->holders;
 
-        if (p == BT_PLACE_NONE || d == BT_PLACE_NONE || p == d ||
-            !fill_row(s, p, &row))
-            continue;
-        scan_resolve(s, &row);
-        scan_fill_side(s, d, &side);
-        (void)scan_look_at(s, &row, &side, false);
+    for (uint32_t i = 0; i < SHORT_NODES + SHORT_RACKS; i++)
+        look_at_pair(s, &s->nearest[i].p, s->nearest[i].d.at);
+    for (uint32_t i = 0; i < h->count; i++) {
+        uint32_t rack = place_rack_of(s->view, h->best[i].worker);
+
+        if (rack != BT_LINK_NONE)
+            look_at_pair(s, &s->nearest[SHORT_NODES + rack % SHORT_RACKS].p,
+                         h->best[i].worker);
     }
 }
 
@@ -326,7 +343,6 @@ static uint32_t list_rows(struct scan *s, uint32_t *count)
 
     *count = 0;
     for (uint32_t p = 0; p < s->view->worker_count; p++) {
-        struct rack_best *rack;
         int64_t ready;
         uint32_t at;
 
@@ -334,9 +350,7 @@ static uint32_t list_rows(struct scan *s, uint32_t *count)
             continue;
         all++;
         look_at_itself(s, row);
-        rack = rack_of(s, p);
-        if (rack != NULL)
-            offer_rack(&rack->p, floor_of(&row), p);
+        nearest_offer(s, false, floor_of(&row), p);
         ready = place_p_plain(s->world, p).prefill_ns;
         if (has_holder_near(s, p))
             ready = row.t.prefill_ns;
@@ -406,7 +420,6 @@ static uint32_t list_sides(struct scan *s, uint32_t row_count, int64_t ready_ns)
     list_nodes(s, row_count, &nodes);
     scan_batch_clear(s);
     for (uint32_t d = 0; d < s->view->worker_count; d++) {
-        struct rack_best *rack;
         int64_t sent;
         uint32_t at;
 
@@ -414,9 +427,7 @@ static uint32_t list_sides(struct scan *s, uint32_t row_count, int64_t ready_ns)
             continue;
         scan_fill_side(s, d, &side);
         all++;
-        rack = rack_of(s, d);
-        if (rack != NULL)
-            offer_rack(&rack->d, soon_ns(&side, ready_ns, side.least_ns), d);
+        nearest_offer(s, true, soon_ns(&side, ready_ns, side.least_ns), d);
         if (near < BATCH - SHORT_SIDES && is_neighbour(s, &nodes, d)) {
             b->sides[SHORT_SIDES + near++] = side;
             continue;
@@ -443,14 +454,14 @@ static void scan_short(struct scan *s)
     int64_t ready = BT_COST_INFINITE;
 
     s->may_repeat = true;
-    racks_clear(s);
+    nearest_clear(s);
     rows = list_rows(s, &row_count);
     for (uint32_t i = 0; i < row_count; i++)
         ready = min_of(ready, floor_of(&s->rows[i]));
     side_count = list_sides(s, row_count, ready);
     s->all = s->batch.of;
     scan_rows(s, row_count, BT_PLACE_NONE, true);
-    scan_racks(s);
+    scan_nearest(s);
     for (uint32_t d = 0; s->world->wish.local && d < s->view->worker_count; d++)
         scan_look_at_local(s, d, NULL);
     if (s->feasible > 0)

@@ -20,6 +20,7 @@
 #define SHORT_ROWS  24u
 #define SHORT_OWN   24u
 #define SHORT_SIDES 48u
+#define SHORT_NODES 512u
 #define SHORT_RACKS 64u
 
 /* What candidates are ordered by, first to last. */
@@ -90,9 +91,9 @@ struct row {
     struct place_p t;
 };
 
-/* Of each rack the row and the side that look best for themselves: their pair
- * needs no uplink. Racks beyond SHORT_RACKS share. */
-struct rack_best {
+/* Of each node and of each rack the row and the side that look best for
+ * themselves: their pair needs no uplink. Those beyond the number share. */
+struct near_best {
     struct rank p, d; /* at BT_PLACE_NONE: none */
 };
 
@@ -111,7 +112,7 @@ struct scan {
     struct alike alike;
     struct bounds all; /* of every decode side, after step 2 */
     bool may_repeat;   /* a pair may be looked at twice */
-    struct rack_best racks[SHORT_RACKS];
+    struct near_best nearest[SHORT_NODES + SHORT_RACKS];
 };
 
 static inline int64_t min_of(int64_t a, int64_t b)

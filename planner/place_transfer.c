@@ -20,7 +20,7 @@
 #include <math.h>
 
 /* A transfer this much longer than idle is no crowd yet. */
-#define CROWD_SLACK_NS (BT_NS_PER_S / 4)
+#define CROWD_SLACK_NS (250 * BT_NS_PER_MS)
 
 static uint32_t slot_of(const struct bt_place_view *view, uint32_t w)
 {

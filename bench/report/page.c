@@ -15,7 +15,8 @@ static const char STYLE[] =
     "body{font:15px/1.45 sans-serif;color:#1a1a1a;background:#fff;"
     "max-width:1320px;margin:2em auto;padding:0 1em}\n"
     "h1{font-size:1.7em}h2{margin-top:2em;border-bottom:1px solid #bbb}\n"
-    "table{border-collapse:collapse;margin:.8em 0;font-size:13px}\n"
+    "table{border-collapse:collapse;margin:.8em 0;font-size:13px;"
+    "display:block;overflow-x:auto}\n"
     "th,td{padding:.2em .55em;text-align:right;border-bottom:1px solid #ddd;"
     "white-space:nowrap}\n"
     "th:first-child,td:first-child{text-align:left}\n"
@@ -27,6 +28,8 @@ static const char STYLE[] =
     ".wide figcaption{max-width:1000px}\n"
     ".notice{background:#fff3cd;padding:.6em 1em;border:1px solid #d9b84c}\n"
     "code{background:#f4f4f4;padding:.1em .3em}\n"
+    "dt{font-weight:bold;float:left;clear:left;min-width:8.5em}\n"
+    "dd{margin:0 0 .2em 8.5em}\n"
     "</style>\n";
 
 static void text(FILE *to, const char *s)
@@ -167,6 +170,30 @@ static void capacity_cell(const struct bt_report_capacity *c, double best,
                 s->all_met ? " +" : "");
 }
 
+/* A capacity found on a few seconds of arrivals is none. */
+static void burst_notice(const struct report_book *b, FILE *to)
+{
+    const struct bt_report_setup *s = b->setup;
+    double shortest = (double)INFINITY;
+
+    for (uint32_t i = 0; i < s->scenario_count; i++) {
+        for (uint32_t a = 0; a < s->arm_count; a++) {
+            struct report_window w;
+
+            report_capacity_window(s, i, a, capacity_of(b, i, a), &w);
+            if (w.is_short)
+                shortest = fmin(shortest, w.seconds);
+        }
+    }
+    if (isfinite(shortest))
+        fprintf(to,
+                "<p class=\"notice\">Bursts, no steady state: at the highest "
+                "of these speeds only %.3g s of arrivals are measured. Such a "
+                "speed is no capacity that lasts, and differences at shares of "
+                "it may not last either; run it with more requests.</p>\n",
+                shortest);
+}
+
 static void capacity_section(const struct report_book *b, FILE *to)
 {
     const struct bt_report_setup *s = b->setup;
@@ -198,6 +225,7 @@ static void capacity_section(const struct report_book *b, FILE *to)
         fputs("</tr>\n", to);
     }
     fputs("</tbody></table>\n", to);
+    burst_notice(b, to);
     for (uint32_t i = 0; i < s->scenario_count; i++)
         plot(b, i, "capacity", "SLO capacity by policy", to);
 }
@@ -294,12 +322,12 @@ static const struct {
     {"met %", AT(attainment), 100, 1},
     {"goodput /s", AT(goodput_per_s), 1, 2},
     {"TTFT p50 s", AT(ttft.p50), 1, 3},
-    {"p90", AT(ttft.p90), 1, 3},
-    {"p99", AT(ttft.p99), 1, 3},
+    {"p90 s", AT(ttft.p90), 1, 3},
+    {"p99 s", AT(ttft.p99), 1, 3},
     {"TTST mean s", AT(ttst.mean), 1, 3},
-    {"p99", AT(ttst.p99), 1, 3},
+    {"p99 s", AT(ttst.p99), 1, 3},
     {"TPOT p50 ms", AT(tpot.p50), 1e3, 1},
-    {"p99", AT(tpot.p99), 1e3, 1},
+    {"p99 ms", AT(tpot.p99), 1e3, 1},
     {"slowdown p99", AT(slowdown.p99), 1, 2},
     {"saved %", AT(hit_share), 100, 1},
     {"fetched %", AT(fetched_share), 100, 1},
@@ -307,9 +335,9 @@ static const struct {
     {"imbal. D", AT(imbalance_decode), 1, 2},
     {"changed %", AT(changed_share), 100, 1},
     {"err total %", AT(error_total), 100, 1},
-    {"prefill", AT(error_prefill), 100, 1},
-    {"transfer", AT(error_transfer), 100, 1},
-    {"queue", AT(error_queue), 100, 1},
+    {"prefill %", AT(error_prefill), 100, 1},
+    {"transfer %", AT(error_transfer), 100, 1},
+    {"queue %", AT(error_queue), 100, 1},
     {"p90 cover %", AT(coverage_p90), 100, 1},
     {"regret ms", AT(regret_mean_s), 1e3, 1},
 };
@@ -453,14 +481,16 @@ static void opening(const struct report_book *b, FILE *to)
     fputs("<h1>", to);
     text(to, b->setup->arms[b->subject].name);
     fprintf(to,
-            " against %u rivals</h1>\n<p>Deterministic simulation: the real "
+            " against %u rival%s</h1>\n<p>Deterministic simulation: the real "
             "core over a world in virtual time. SLO: TTFT &le; %.3g s + %.3g "
             "x unloaded prefill, TPOT &le; %.3g ms. Load is the share of the "
             "best disaggregated policy's SLO capacity on each fabric. Times "
             "are means over "
-            "seeds of each seed's quantile.</p>\n<p class=\"small\"><code>",
-            b->setup->arm_count - 1, (double)base->slo.ttft_base_ns / 1e9,
-            base->slo.ttft_factor, (double)base->slo.tpot_ns / 1e6);
+            "seeds of each seed's quantile. <a href=\"#reading\">How to read "
+            "it</a>.</p>\n<p class=\"small\"><code>",
+            b->setup->arm_count - 1, b->setup->arm_count == 2 ? "" : "s",
+            (double)base->slo.ttft_base_ns / 1e9, base->slo.ttft_factor,
+            (double)base->slo.tpot_ns / 1e6);
     text(to, b->options->command);
     fputs("</code></p>\n", to);
     if (b->plots_missing) {
@@ -468,6 +498,50 @@ static void opening(const struct report_book *b, FILE *to)
         text(to, b->plots_missing);
         fputs(".</p>\n", to);
     }
+}
+
+/* Words of the tables, for who reads one for the first time. */
+static void reading(FILE *to)
+{
+    static const struct {
+        const char *word, *meaning;
+    } words[] = {
+        {"met %", "share of the measured requests inside both SLOs; those "
+                  "never answered count as misses"},
+        {"goodput", "requests inside both SLOs per second of arrivals; never "
+                    "above the arrival rate"},
+        {"TTFT, TTST", "time from arrival to the first and to the second "
+                       "token; the second one needs the KV on the decode side"},
+        {"TPOT", "time per token after the first, mean of a request"},
+        {"slowdown", "TTFT over that of the same prompt alone on an idle "
+                     "cluster without caches; a hit can bring it below 1"},
+        {"saved %", "share of prompt tokens not computed, because a cache had "
+                    "them or they were fetched (hit in the text tables)"},
+        {"fetched %", "the part of it that came from a peer or a slower tier"},
+        {"imbal.", "busiest over mean worker of the pool; 1 is even"},
+        {"changed %", "decisions unlike those of load + prefix in the same "
+                      "state; says how often, not whether it was right"},
+        {"err", "median distance of the predicted from the real time, % of "
+                "the real one: total, then by term"},
+        {"p90 cover", "share of requests no later than the predicted p90; 90 "
+                      "is right"},
+        {"regret", "TTFT lost against the best pair of the same moment, found "
+                   "by trying all; - without --regret"},
+    };
+
+    fputs("<h2 id=\"reading\">How to read it</h2>\n<p>Look at the capacity "
+          "first, then at the "
+          "paired differences at 80 % load, then at TPOT, which a policy may "
+          "pay with.</p>\n<dl class=\"small\">\n",
+          to);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        fputs("<dt>", to);
+        text(to, words[i].word);
+        fputs("</dt><dd>", to);
+        text(to, words[i].meaning);
+        fputs("</dd>\n", to);
+    }
+    fputs("</dl>\n", to);
 }
 
 enum bt_status report_book_page(const struct report_book *book, FILE *to)
@@ -481,6 +555,7 @@ enum bt_status report_book_page(const struct report_book *book, FILE *to)
     capacity_section(book, to);
     for (uint32_t i = 0; i < book->setup->scenario_count; i++)
         scenario_section(book, i, to);
+    reading(to);
     fputs("</body></html>\n", to);
     return ferror(to) ? BT_IO : BT_OK;
 }

@@ -237,8 +237,8 @@ static enum bt_status render(const char *directory)
     if (pid < 0)
         return BT_IO;
     if (pid == 0) {
-        if (chdir(directory) != 0)
-            _exit(1);
+        if (chdir(directory) != 0 || !freopen("gnuplot.log", "w", stderr))
+            _exit(1); /* its warnings are of no use to who reads the page */
         execlp("gnuplot", "gnuplot", "plots.gp", (char *)NULL);
         _exit(errno == ENOENT ? 127 : 1);
     }

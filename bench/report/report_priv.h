@@ -91,5 +91,20 @@ void report_describe(const struct bt_sim_config *config, char *text,
                      size_t size);
 void report_describe_knowledge(const struct bt_sim_knowledge *knowledge,
                                char *text, size_t size);
+/* The text in lines of at most 120 columns, the later ones indented. */
+void report_wrap(FILE *to, const char *text);
+
+/* The arrivals of a run that are measured. */
+struct report_window {
+    double seconds, rate_per_s; /* 0: unknown */
+    bool is_short; /* a burst: too few seconds for a steady state */
+};
+void report_window_get(const struct bt_sim_config *config,
+                       struct report_window *window_out);
+/* At the speed that was found; not short where none was. */
+void report_capacity_window(const struct bt_report_setup *setup,
+                            uint32_t scenario, uint32_t arm,
+                            const struct bt_report_capacity *capacity,
+                            struct report_window *window_out);
 
 #endif

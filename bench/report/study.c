@@ -69,13 +69,17 @@ static void print_text(struct report *r, const struct study_row *row,
                        const struct study_check *check,
                        const struct study_outcome *o, double speed)
 {
+    bool wide = strlen(o->rival) > 26; /* never cut: it tells rivals apart */
     char rule[64], found[64];
 
     rule_text(check, rule, sizeof(rule));
     found_text(check, &o->difference, found, sizeof(found));
-    fprintf(r->to, "%-5s %7.3f  %-26.26s %-15s %-27s %-26s %s\n", row->id,
-            speed, o->rival, o->measure, rule, found,
-            bt_report_verdict_name(o->verdict));
+    if (wide)
+        fprintf(r->to, "%-5s %7.3f %s\n%-14s", row->id, speed, o->rival, "");
+    else
+        fprintf(r->to, "%-5s %7.3f ", row->id, speed);
+    fprintf(r->to, "%-26s %-15s %-24s %-24s %s\n", wide ? "" : o->rival,
+            o->measure, rule, found, bt_report_verdict_name(o->verdict));
 }
 
 static void print_json(struct report *r, const struct study_row *row,
@@ -160,6 +164,21 @@ static void no_data(struct report *r, const struct study_row *row,
     fprintf(stderr, "baton sim: %s: %s\n", row->id, why);
 }
 
+/* Said before the figures that it weakens. */
+static void print_burst(struct report *r, const struct study_cell *cell)
+{
+    struct bt_sim_config config;
+    struct report_window window;
+
+    bt_report_config(&cell->setup, 0, 0, cell->speed, 0, &config);
+    report_window_get(&config, &window);
+    if (window.is_short)
+        fprintf(r->to,
+                "note: a burst, no steady state: %.3g s of arrivals at this "
+                "speed; give more requests\n",
+                window.seconds);
+}
+
 static enum bt_status run_cell(struct report *r, const struct study_row *row,
                                struct study_cell *cell, char *error,
                                size_t size)
@@ -175,6 +194,8 @@ static enum bt_status run_cell(struct report *r, const struct study_row *row,
         return status;
     study_cell_fault(cell, &row->world);
     m.loads[0] = m.speeds[0][0] = cell->speed;
+    if (!r->options->json)
+        print_burst(r, cell);
     status = bt_report_matrix_run(&m);
     if (status == BT_OK && run_error(&m))
         fprintf(stderr, "baton sim: %s: %s\n", row->id, run_error(&m));
@@ -240,9 +261,13 @@ static void opening(const struct report *r, const char *name,
         fputs(",\"rows\":[", r->to);
     } else {
         fprintf(r->to,
-                "%s: %s, %u seeds\n%-5s %7s  %-26s %-15s %-27s %-26s %s\n",
-                name, text, user->seed_count, "id", "speed", "against",
-                "measure", "rule", "found [95 % interval]", "verdict");
+                "%s: joint unless the row says otherwise; differences "
+                "in %%, less is better; %u seed%s\n",
+                name, user->seed_count, user->seed_count == 1 ? "" : "s");
+        report_wrap(r->to, text);
+        fprintf(r->to, "%-5s %7s %-26s %-15s %-24s %-24s %s\n", "id", "speed",
+                "against", "measure", "rule", "found [95 % interval]",
+                "verdict");
     }
     free(s);
 }
@@ -261,10 +286,36 @@ static void closing(const struct report *r)
     fputs(r->options->json ? "}}\n" : "\n", r->to);
 }
 
-static enum bt_status unknown(const char *what, const char *name, char *error,
-                              size_t size)
+static bool has_cost(size_t which)
 {
-    snprintf(error, size, "no %s '%.100s'; studies: " BT_REPORT_STUDIES, what,
+    return STUDIES[which].rows == STUDY_CLAIMS;
+}
+
+/* Before anything is printed: is there such a row? */
+static enum bt_status check_only(size_t which, const char *only, char *error,
+                                 size_t size)
+{
+    size_t count = *STUDIES[which].count, used;
+
+    if (!only || (has_cost(which) && strcmp(only, STUDY_COST.id) == 0))
+        return BT_OK;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(STUDIES[which].rows[i].id, only) == 0)
+            return BT_OK;
+    }
+    used = (size_t)snprintf(error, size, "no row '%.100s' in %s; rows:", only,
+                            STUDIES[which].name);
+    for (size_t i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(error + used, size - used, " %s",
+                                 STUDIES[which].rows[i].id);
+    if (has_cost(which) && used < size)
+        snprintf(error + used, size - used, " %s", STUDY_COST.id);
+    return BT_NOT_FOUND;
+}
+
+static enum bt_status unknown(const char *name, char *error, size_t size)
+{
+    snprintf(error, size, "no study '%.100s'; studies: " BT_REPORT_STUDIES,
              name);
     return BT_NOT_FOUND;
 }
@@ -277,7 +328,7 @@ enum bt_status bt_report_study(const char *name,
 {
     struct report r = {.options = options, .to = to, .first = true};
     enum bt_status status = BT_OK;
-    size_t which = 0, ran = 0;
+    size_t which = 0;
 
     if (strcmp(name, "ablation") == 0)
         return study_ablation(setup, options, to, failed_out, error_out,
@@ -285,7 +336,10 @@ enum bt_status bt_report_study(const char *name,
     while (which < 3 && strcmp(STUDIES[which].name, name) != 0)
         which++;
     if (which == 3)
-        return unknown("study", name, error_out, error_size);
+        return unknown(name, error_out, error_size);
+    status = check_only(which, options->only, error_out, error_size);
+    if (status != BT_OK)
+        return status;
     opening(&r, name, setup);
     for (size_t i = 0; i < *STUDIES[which].count && status == BT_OK; i++) {
         const struct study_row *row = &STUDIES[which].rows[i];
@@ -293,15 +347,10 @@ enum bt_status bt_report_study(const char *name,
         if (options->only && strcmp(options->only, row->id) != 0)
             continue;
         status = run_row(&r, setup, row);
-        ran++;
     }
-    if (status == BT_OK && strcmp(name, "claims") == 0 &&
-        (!options->only || strcmp(options->only, STUDY_COST.id) == 0)) {
+    if (status == BT_OK && has_cost(which) &&
+        (!options->only || strcmp(options->only, STUDY_COST.id) == 0))
         status = run_cost(&r);
-        ran++;
-    }
-    if (status == BT_OK && ran == 0)
-        return unknown("row", options->only, error_out, error_size);
     if (status != BT_OK)
         return status;
     closing(&r);

@@ -172,8 +172,9 @@ static enum bt_status write_all(struct report_book *book, char *error,
                               "gnuplot-nox): there are no plots, the tables "
                               "are complete";
     else if (status != BT_OK)
-        book->plots_missing = "gnuplot failed (see plots/plots.gp): there are "
-                              "no plots, the tables are complete";
+        book->plots_missing =
+            "gnuplot failed (see plots/gnuplot.log): there are "
+            "no plots, the tables are complete";
     if (book->plots_missing)
         fprintf(stderr, "baton sim: %s\n", book->plots_missing);
     return write_file(book, "index.html", report_book_page, error, size);

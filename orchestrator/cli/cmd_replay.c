@@ -4,11 +4,14 @@
 #include "baton/base/units.h"
 #include "baton/orchestrator/replay.h"
 #include "command.h"
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct replay_options {
     const char *policy, *output;
@@ -233,6 +236,7 @@ static int run(int argc, char **argv)
 {
     struct replay_options options = {.output = "table", .top = 10};
     struct bt_replay_options how = {0};
+    struct stat info;
     char error[256];
     int first = 0;
     int code =
@@ -255,6 +259,15 @@ static int run(int argc, char **argv)
                         sizeof(error)) != BT_OK) {
         fprintf(stderr, "baton replay: --policy: %s\n", error);
         return BT_EXIT_USAGE;
+    }
+    if (stat(argv[first], &info) != 0 || access(argv[first], R_OK) != 0) {
+        fprintf(stderr, "baton replay: %s: %s\n", argv[first], strerror(errno));
+        return BT_EXIT_CONFIG;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        fprintf(stderr, "baton replay: %s: a directory, not a journal\n",
+                argv[first]);
+        return BT_EXIT_CONFIG;
     }
     how.top = (size_t)options.top;
     how.stop_at_difference = options.verify;

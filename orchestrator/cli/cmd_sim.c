@@ -22,14 +22,15 @@ static const struct bt_option table[] = {
     {"trace", 't', BT_OPTION_STRING, "FILE",
      "Mooncake or Bailian JSONL, Azure or BurstGPT CSV", AT(trace)},
     {"generate", 'g', BT_OPTION_STRING, "MIX",
-     "synthetic trace: chat, agent, tool, rag, long as KIND=SHARE,...",
+     "synthetic trace: chat, agent, tool, rag, long as KIND=SHARE,... (mixed)",
      AT(generate)},
     {"rate", 'r', BT_OPTION_DOUBLE, "R",
-     "with --generate: arrivals per second (4)", AT(rate)},
+     "of a synthetic trace: arrivals per second (4)", AT(rate)},
     {"policy", 'p', BT_OPTION_LIST, "SPEC",
-     "NAME[:knob=a|b][+switch]; repeatable (a few that differ)", AT(policies)},
+     "NAME[:knob=a|b][+switch] or all; repeatable (joint and five rivals)",
+     AT(policies)},
     {"speed", 'x', BT_OPTION_LIST, "X",
-     "arrival rate over the trace's; repeatable (1)", AT(speeds)},
+     "arrival rate as a multiple of the trace's; repeatable (1)", AT(speeds)},
     {"seeds", 's', BT_OPTION_STRING, "N",
      "how many (1..N), or a list such as 3,7 (1)", AT(seeds)},
     {"requests", 'n', BT_OPTION_U64, "N",
@@ -71,7 +72,8 @@ static const struct bt_option table[] = {
     {"output-known", 0, BT_OPTION_FLAG, NULL,
      "the planner is told output lengths", AT(output_known)},
     {"degrade", 0, BT_OPTION_STRING, "W=X",
-     "worker W's NIC truly runs at share X; nobody is told", AT(degrade)},
+     "NIC of worker W (from 0) truly runs at share X; nobody is told",
+     AT(degrade)},
     {"faults", 0, BT_OPTION_LIST, "SPEC",
      "KIND:worker=N,at=T[,until=T][,factor=X]; kill slow nic cut hang",
      AT(faults)},
@@ -81,7 +83,7 @@ static const struct bt_option table[] = {
     {"journal", 0, BT_OPTION_STRING, "FILE",
      "record the core's events (one run only)", AT(journal)},
     {"capacity", 0, BT_OPTION_FLAG, NULL,
-     "search the highest speed that meets the SLO rule", AT(capacity)},
+     "search the highest speed at which 95 % meet the SLO", AT(capacity)},
     {"median", 0, BT_OPTION_FLAG, NULL,
      "capacity: most seeds meet the rule instead of all", AT(median)},
     {"tune", 0, BT_OPTION_FLAG, NULL,
@@ -92,7 +94,8 @@ static const struct bt_option table[] = {
      "report: compared with all others (the first policy)", AT(subject)},
     {"loads", 0, BT_OPTION_STRING, "LIST",
      "report: shares of the best capacity (0.5,0.8,0.95,1.1)", AT(loads)},
-    {"study", 0, BT_OPTION_STRING, "NAME", BT_REPORT_STUDIES, AT(study)},
+    {"study", 0, BT_OPTION_STRING, "NAME",
+     "a verdict per cell: " BT_REPORT_STUDIES, AT(study)},
     {"only", 0, BT_OPTION_STRING, "ID", "study: this row only", AT(only)},
     {"jobs", 'j', BT_OPTION_U64, "N", "processes at once (processors)",
      AT(jobs)},
@@ -105,7 +108,11 @@ static const struct bt_option table[] = {
 
 static int say(enum bt_status status, const char *what)
 {
-    fprintf(stderr, "baton sim: %s\n", what[0] ? what : bt_status_text(status));
+    if (!what[0])
+        what = status == BT_IO ? "no process can be started, or the output "
+                                 "cannot be written"
+                               : bt_status_text(status);
+    fprintf(stderr, "baton sim: %s\n", what);
     return bt_status_class_of(status) == BT_CLASS_CONFIG ? BT_EXIT_CONFIG
                                                          : BT_EXIT_FAILED;
 }
@@ -128,6 +135,7 @@ static int failures(const struct bt_report_matrix *m)
     }
     if (failed == 0)
         return BT_EXIT_OK;
+    fflush(stdout);
     fprintf(stderr, "baton sim: %zu of %zu runs failed; the first: %s\n",
             failed, m->count, m->results[first].error);
     return bt_status_class_of(m->results[first].status) == BT_CLASS_CONFIG
@@ -222,7 +230,10 @@ static int run_study(const struct sim_options *o, struct sim_work *w)
     if (status != BT_OK)
         return say(status, error);
     if (failed > 0)
-        fprintf(stderr, "baton sim: %zu verdicts failed\n", failed);
+        fprintf(stderr, "baton sim: %zu %s\n", failed,
+                strcmp(o->study, "ablation") == 0 ? "runs failed"
+                : failed == 1                     ? "verdict failed"
+                                                  : "verdicts failed");
     return failed > 0 ? BT_EXIT_DIFFERENT : BT_EXIT_OK;
 }
 
@@ -230,6 +241,34 @@ static int usage(const char *what)
 {
     fprintf(stderr, "baton sim: %s\n", what);
     return BT_EXIT_USAGE;
+}
+
+/* An option that would do nothing is a mistake, not a wish. */
+static int check_together(const struct sim_options *o)
+{
+    if (o->trace && o->generate)
+        return usage("either --trace or --generate");
+    if (o->trace && o->rate >= 0)
+        return usage("--rate is for a synthetic trace; --speed changes the "
+                     "rate of a recorded one");
+    if (o->only && !o->study)
+        return usage("--only belongs to --study");
+    if (o->only && strcmp(o->study, "ablation") == 0)
+        return usage("--only does nothing for the ablation");
+    if (o->study && o->policies.count > 0)
+        return usage("--policy does nothing with --study: its rows name the "
+                     "policies");
+    if ((o->subject || o->loads) && !o->report)
+        return usage("--subject and --loads belong to --report");
+    if (o->report && o->speeds.count > 0)
+        return usage("--speed does nothing with --report; see --loads");
+    if ((o->study || o->capacity) && o->speeds.count > 1)
+        return usage("one --speed with --study and --capacity");
+    if (o->median && !o->capacity && !o->report)
+        return usage("--median belongs to --capacity or --report");
+    if ((o->report || o->list) && json(o))
+        return usage("--output json does nothing with --report and --list");
+    return 0;
 }
 
 static int check(const struct sim_options *o)
@@ -240,27 +279,21 @@ static int check(const struct sim_options *o)
         return usage("--output is table or json");
     if (modes > 1)
         return usage("one of --capacity, --report and --study");
-    if (o->trace && o->generate)
-        return usage("either --trace or --generate");
     if (o->event_loss > 1)
         return usage("--event-loss is a share, 0 to 1");
     if (o->warmup >= 0.9)
         return usage("--warmup is a share below 0.9");
     if (o->jobs > BT_REPORT_JOBS_MAX)
         return usage("--jobs is at most 256");
-    if (!(o->rate > 0) || o->rate > 1e6)
+    if (o->rate == 0 || o->rate > 1e6)
         return usage("--rate is above 0 and at most 1000000");
     if (o->requests > 4u << 20)
         return usage("--requests is at most 4194304");
     if (o->regret > UINT32_MAX)
         return usage("--regret is at most 4294967295");
-    if (o->only && !o->study)
-        return usage("--only belongs to --study");
-    if ((o->subject || o->loads) && !o->report)
-        return usage("--subject and --loads belong to --report");
     if (o->report && !o->report[0])
         return usage("--report needs a directory");
-    return 0;
+    return check_together(o);
 }
 
 static int run_work(const struct sim_options *o, struct sim_work *w)
@@ -294,12 +327,38 @@ static void keep_command(int argc, char **argv, struct sim_work *w)
                                  " %s", argv[i]);
 }
 
+/* Ctrl-C: children end with this process; say what that means. They have the
+ * handler too, but nothing to say. */
+static pid_t first_process;
+
+static void interrupted(int signal_number)
+{
+    static const char text[] = "\nbaton sim: interrupted; what was not printed "
+                               "or written by now is lost\n";
+
+    if (getpid() == first_process)
+        (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+    raise(signal_number); /* SA_RESETHAND: as if there were no handler */
+}
+
+static void watch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = interrupted,
+                               .sa_flags = SA_RESETHAND | SA_NODEFER};
+    struct sigaction before;
+
+    first_process = getpid();
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static int run(int argc, char **argv)
 {
     struct sim_options o = {.cluster = "h100-70b-8p8d",
                             .seeds = "1",
                             .output = "table",
-                            .rate = 4,
+                            .rate = -1,
                             .warmup = -1,
                             .lead = -1,
                             .patience = -1,
@@ -324,6 +383,7 @@ static int run(int argc, char **argv)
     if (!w)
         return say(BT_NO_MEMORY, "");
     keep_command(argc, argv, w);
+    watch_interrupts();
     code = sim_prepare(&o, w);
     if (code == 0)
         code = run_work(&o, w);

@@ -6,6 +6,7 @@
 #include "baton/base/units.h"
 #include "cmd_sim.h"
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,9 @@
 #define PATH_BYTES 1024
 #define DIRS_MAX   4
 #define QUANTUM_NS (3 * BT_NS_PER_S)
+#define SPEED_MIN  1e-3
+#define SPEED_MAX  1e6
+#define SPAN_MAX_S 1e9 /* of a run, in virtual time: 30 years */
 
 static int usage(const char *what, const char *value)
 {
@@ -223,6 +227,8 @@ static int take_fabrics(const struct sim_options *o, struct sim_work *w)
     uint32_t index;
     int code = 0;
 
+    if (o->fabric && !o->fabric[0])
+        return usage("--fabric is NAME, NAME,NAME or all", o->fabric);
     for (uint32_t i = 0; all && code == 0 && i < w->cluster.fabric_count; i++)
         code = add_scenario(w, i);
     while (!all && code == 0 && next_item(&rest, ',', name, sizeof(name))) {
@@ -238,6 +244,62 @@ static int take_fabrics(const struct sim_options *o, struct sim_work *w)
     return code;
 }
 
+/* Workers of a fabric: its own counts replace those of the first pool of each
+ * role, further ones are left out (bench/sim/setup.c). */
+static uint32_t fabric_workers(const struct bt_sim_cluster *c,
+                               const struct bt_sim_fabric *f)
+{
+    bool seen[2] = {false, false};
+    uint32_t sum = 0;
+
+    for (uint32_t i = 0; i < c->pool_count; i++) {
+        const struct bt_sim_pool *p = &c->pools[i];
+        bool prefill = p->roles == BT_ROLE_PREFILL;
+        uint32_t other = prefill                      ? f->prefill_count
+                         : p->roles == BT_ROLE_DECODE ? f->decode_count
+                                                      : 0;
+
+        if (other == 0)
+            sum += p->count;
+        else if (!seen[prefill])
+            sum += other;
+        seen[prefill] = seen[prefill] || other > 0;
+    }
+    return sum;
+}
+
+/* Every fabric that is run must have the worker that an option names. */
+static int check_worker(const struct sim_work *w, const char *option,
+                        uint32_t worker)
+{
+    for (uint32_t i = 0; i < w->setup.scenario_count; i++) {
+        const struct bt_sim_fabric *f =
+            &w->cluster.fabrics[w->setup.scenarios[i].fabric];
+        uint32_t count = fabric_workers(&w->cluster, f);
+
+        if (worker >= count) {
+            fprintf(stderr,
+                    "baton sim: %s names worker %u, but fabric %s has workers "
+                    "0 to %u (in the order of the cluster's pools)\n",
+                    option, worker, f->name, count - 1);
+            return BT_EXIT_USAGE;
+        }
+    }
+    return 0;
+}
+
+static int check_workers(const struct sim_options *o, const struct sim_work *w)
+{
+    int code = 0;
+
+    for (size_t i = 0; i < w->fault_count && code == 0; i++)
+        code = check_worker(w, "--faults", w->faults[i].worker);
+    if (code == 0 && o->degrade)
+        code =
+            check_worker(w, "--degrade", w->cluster.fabrics[0].degraded_worker);
+    return code;
+}
+
 /* The true rate of a worker's NIC, unknown to the planner. */
 static int take_degrade(const struct sim_options *o, struct sim_work *w)
 {
@@ -250,8 +312,12 @@ static int take_degrade(const struct sim_options *o, struct sim_work *w)
     snprintf(item, sizeof(item), "%s", o->degrade);
     value = split(item);
     if (!value || !number(item, &worker) || !number(value, &factor) ||
-        worker < 0 || worker > 65535 || factor <= 0 || factor > 1)
-        return usage("--degrade is WORKER=SHARE, e.g. 8=0.25", o->degrade);
+        worker < 0 || worker > 65535 || worker != floor(worker) ||
+        factor <= 0 || factor > 1)
+        return usage("--degrade is WORKER=SHARE, such as 8=0.25: a number from "
+                     "0 in the order of the cluster's pools, and a share above "
+                     "0 and at most 1",
+                     o->degrade);
     for (uint32_t i = 0; i < w->cluster.fabric_count; i++) {
         w->cluster.fabrics[i].degraded_worker = (uint32_t)worker;
         w->cluster.fabrics[i].degraded_factor = factor;
@@ -300,7 +366,8 @@ static int generate(const struct sim_options *o, struct sim_work *w)
 
     bt_trace_generate_options_init(&g);
     g.requests = o->requests ? o->requests : 2000;
-    g.rate_per_s = o->rate;
+    if (o->rate > 0)
+        g.rate_per_s = o->rate;
     if (o->generate)
         code = take_mix(o->generate, &g);
     if (code != 0)
@@ -342,6 +409,25 @@ static int take_trace(const struct sim_options *o, struct sim_work *w)
     return 0;
 }
 
+/* Virtual time is whole nanoseconds: a slow replay of a long trace would run
+ * past their end. */
+static int check_span(const struct sim_work *w)
+{
+    const struct bt_trace *t = &w->trace;
+    double last = (double)t->requests[t->count - 1].arrival_ns / 1e9;
+
+    for (uint32_t i = 0; i < w->speed_count; i++) {
+        if (last / w->speeds[i] > SPAN_MAX_S) {
+            fprintf(stderr,
+                    "baton sim: at --speed %g the trace would last %.0f s; at "
+                    "most %.0f\n",
+                    w->speeds[i], last / w->speeds[i], SPAN_MAX_S);
+            return BT_EXIT_USAGE;
+        }
+    }
+    return 0;
+}
+
 /* ---- numbers ---- */
 
 static int take_seeds(const struct sim_options *o, struct bt_report_setup *s)
@@ -358,6 +444,11 @@ static int take_seeds(const struct sim_options *o, struct bt_report_setup *s)
             s->seed_count == BT_REPORT_SEEDS_MAX)
             return usage("--seeds is a number or a list of at most 64",
                          o->seeds);
+        for (uint32_t i = 0; i < s->seed_count; i++) {
+            if (s->seeds[i] == value)
+                return usage("--seeds names one seed twice: no new knowledge",
+                             o->seeds);
+        }
         s->seeds[s->seed_count++] = value;
     }
     if (s->seed_count == 1 && !strchr(o->seeds, ',')) {
@@ -379,7 +470,9 @@ static int take_loads(const struct sim_options *o, struct sim_work *w)
         if (w->load_count == BT_REPORT_LOADS_MAX ||
             !number(item, &w->loads[w->load_count]) ||
             !(w->loads[w->load_count] > 0) || w->loads[w->load_count] > 100)
-            return usage("--loads is at most 16 shares above 0", o->loads);
+            return usage("--loads is at most 16 shares, each above 0 and at "
+                         "most 100",
+                         o->loads);
         w->load_count++;
     }
     return 0;
@@ -392,9 +485,10 @@ static int take_speeds(const struct sim_options *o, struct sim_work *w)
     w->speeds[0] = 1;
     w->speed_count = 1;
     for (size_t i = 0; i < o->speeds.count; i++) {
-        if (!number(o->speeds.items[i], &w->speeds[i]) || !(w->speeds[i] > 0) ||
-            w->speeds[i] > 1e6)
-            return usage("--speed is a number above 0", o->speeds.items[i]);
+        if (!number(o->speeds.items[i], &w->speeds[i]) ||
+            w->speeds[i] < SPEED_MIN || w->speeds[i] > SPEED_MAX)
+            return usage("--speed is a number from 0.001 to 1000000",
+                         o->speeds.items[i]);
         w->speed_count = (uint32_t)i + 1;
     }
     return take_loads(o, w);
@@ -481,6 +575,7 @@ static bool read_fault(const char *text, struct bt_sim_fault *f)
 #undef X
     };
     const char *rest = text;
+    bool worker = false, at = false;
     char item[64];
     int kind = 0;
 
@@ -498,16 +593,22 @@ static bool read_fault(const char *text, struct bt_sim_fault *f)
 
         if (!value || !fault_value(f, item, value))
             return false;
+        worker = worker || strcmp(item, "worker") == 0;
+        at = at || strcmp(item, "at") == 0;
     }
-    return f->until_ns == 0 || f->until_ns > f->at_ns;
+    return worker && at && (f->until_ns == 0 || f->until_ns > f->at_ns);
 }
 
 static int take_faults(const struct sim_options *o, struct sim_work *w)
 {
     for (size_t i = 0; i < o->faults.count; i++) {
+        if (w->fault_count == SIM_FAULTS_MAX)
+            return usage("--faults is given at most 64 times",
+                         o->faults.items[i]);
         if (!read_fault(o->faults.items[i], &w->faults[w->fault_count++]))
             return usage("--faults is KIND:worker=N,at=T[,until=T]"
-                         "[,factor=X]; KIND is kill, slow, nic, cut or hang",
+                         "[,factor=X], times with a unit; KIND is kill, "
+                         "slow, nic, cut or hang",
                          o->faults.items[i]);
     }
     return 0;
@@ -639,6 +740,7 @@ static int take_base(const struct sim_options *o, struct bt_report_setup *s)
 static int take_journal(const struct sim_options *o, struct sim_work *w)
 {
     struct bt_report_setup *s = &w->setup;
+    FILE *to;
 
     if (!o->journal)
         return 0;
@@ -646,6 +748,11 @@ static int take_journal(const struct sim_options *o, struct sim_work *w)
         s->arm_count != 1 || s->seed_count != 1 || w->speed_count != 1)
         return usage("--journal needs one fabric, policy, speed and seed",
                      o->journal);
+    to = fopen(o->journal, "w"); /* before the run, with the reason */
+    if (!to || fclose(to) != 0) {
+        fprintf(stderr, "baton sim: %s: %s\n", o->journal, strerror(errno));
+        return BT_EXIT_FAILED;
+    }
     s->base.journal = o->journal;
     return 0;
 }
@@ -671,9 +778,13 @@ int sim_prepare(const struct sim_options *o, struct sim_work *w)
     if (code == 0)
         code = take_fabrics(o, w);
     if (code == 0)
-        code = take_journal(o, w);
+        code = check_workers(o, w);
     if (code == 0)
         code = take_trace(o, w);
+    if (code == 0)
+        code = check_span(w);
+    if (code == 0)
+        code = take_journal(o, w);
     if (o->jitter >= 0)
         w->setup.base.jitter_ns = o->jitter;
     return code;

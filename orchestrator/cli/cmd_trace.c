@@ -206,8 +206,9 @@ static int write_out(const struct bt_trace *trace, const char *path)
     }
     if (trace->count > 0)
         seconds = (double)trace->requests[trace->count - 1].arrival_ns / 1e9;
-    fprintf(stderr, "%s: %zu requests over %.0f s%s\n", path, trace->count,
-            seconds, trace->synthetic ? ", labelled synthetic" : "");
+    fprintf(stderr, "%s: %zu request%s over %.0f s%s\n", path, trace->count,
+            trace->count == 1 ? "" : "s", seconds,
+            trace->synthetic ? ", labelled synthetic" : "");
     return 0;
 }
 

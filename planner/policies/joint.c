@@ -38,7 +38,15 @@
 #define GAIN_MIN_NS    BT_NS_PER_MS
 #define GAIN_MIN_SHARE 0.02
 
-enum { KNOB_GUARD, KNOB_FETCH, KNOB_LOCAL, KNOB_HOLD, KNOB_VETO, KNOB_CROWD };
+enum {
+    KNOB_GUARD,
+    KNOB_FETCH,
+    KNOB_LOCAL,
+    KNOB_HOLD,
+    KNOB_VETO,
+    KNOB_CROWD,
+    KNOB_REJECT
+};
 
 static const struct bt_policy_knob knobs[] = {
     {"guard", 1, 0, 10, "error widths a gain must exceed; 0: least gain only"},
@@ -48,6 +56,8 @@ static const struct bt_policy_knob knobs[] = {
     {"veto", 1.25, 1, 10, "how much worse than the best a free worker may be"},
     {"crowd", 3, 0, 1000,
      "a transfer so many times the idle one counts as a busy worker; 0: none"},
+    {"reject", 0, 0, 1000,
+     "refuse what would take so many times its TTFT limit; 0: never"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -211,6 +221,17 @@ static enum bt_status dispatch(const struct bt_policy_state *state,
     return BT_OK;
 }
 
+/* Early rejection: not even the best that is left would be of use. */
+static bool is_hopeless(const struct bt_policy_state *state,
+                        const struct bt_place_view *view,
+                        const struct bt_place_terms *best)
+{
+    double limit = state->knobs[KNOB_REJECT] * (double)view->ttft_slo_ns;
+
+    return view->may_hold && limit > 0 &&
+           (double)view->waited_ns + (double)best->total_ns > limit;
+}
+
 static enum bt_status place(struct bt_policy_state *state,
                             const struct bt_place_view *view,
                             struct bt_placement *out)
@@ -228,6 +249,8 @@ static enum bt_status place(struct bt_policy_state *state,
     place_scan_world(&world, &scan);
     if (scan.best.d == BT_PLACE_NONE)
         return BT_NO_WORKER;
+    if (is_hopeless(state, view, &scan.best.terms))
+        return BT_OVERLOADED;
     choose(state, &world, &scan, &made);
     if (view->may_hold && state->knobs[KNOB_HOLD] > 0)
         status = dispatch(state, &world, &scan, &made);

@@ -56,6 +56,10 @@ expect 2 '' 'usage: baton check' "$baton" check --policies --defaults
 expect 2 '' "policy 'joint' has no knob 'gard' .did you mean 'guard'" \
     "$baton" serve --config "$good" --policy joint:gard=1
 
+expect 3 '' '^baton replay: /nonexistent/j: No such file or directory$' \
+    "$baton" replay /nonexistent/j
+expect 3 '' 'a directory, not a journal' "$baton" replay /tmp
+
 map=$root/deploy/config/topology.yaml
 expect 0 '^  rack r0  up 200 GB/s, down 200 GB/s  \(4.0:1\)$' '' \
     "$baton" topo --file "$map"

@@ -9,10 +9,14 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OUTPUT_MAX (4u << 20)
@@ -102,6 +106,140 @@ static void a_newcomer_sees_a_table(void **state)
     outcome_fini(&o);
 }
 
+static size_t widest(const char *text)
+{
+    size_t most = 0;
+
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+
+        most = length > most ? length : most;
+        text += length + (text[length] == '\n');
+    }
+    return most;
+}
+
+/* Settings of one policy are told apart, and nothing is wider than 120. */
+static void long_names_stay_whole(void **state)
+{
+    struct outcome o = run("-n 60 -f flat-50 -p joint "
+                           "-p dynamo_wspt:queue_threshold=1|4,host_w=0.5");
+
+    (void)state;
+    assert_int_equal(o.code, 0);
+    assert_non_null(
+        strstr(o.out, "\ndynamo_wspt:queue_threshold=1,host_w=0.5\n"));
+    assert_non_null(
+        strstr(o.out, "\ndynamo_wspt:queue_threshold=4,host_w=0.5\n"));
+    assert_in_range(widest(o.out), 100, 120);
+    outcome_fini(&o);
+    o = run("-n 60 --study ties --only T13a -x 1");
+    assert_non_null(strstr(o.out, " s2:fetch=0,local=0+nohold+noprices\n"));
+    assert_in_range(widest(o.out), 100, 120);
+    outcome_fini(&o);
+}
+
+/* 100 requests at 4 per second last 25 s; ten times as many do not. */
+static void a_burst_is_called_one(void **state)
+{
+    (void)state;
+    expect("-n 100 -f flat-50 -p joint", 0, "note: a burst", NULL);
+    expect("-n 80 -f flat-50 -p joint --capacity", 0, "\nBURST: at that speed",
+           NULL);
+    expect("-n 60 --study ties --only T3 -x 2", 0, "note: a burst", NULL);
+    expect("-n 400 -f flat-50 -p joint -p prefix_load", 0,
+           "note: every policy meets the SLO here", NULL);
+}
+
+/* The first child of a process, 0: none. */
+static int child_of(pid_t pid)
+{
+    char path[64];
+    int child = 0;
+    FILE *from;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid,
+             (int)pid);
+    from = fopen(path, "r");
+    if (!from)
+        return 0;
+    if (fscanf(from, "%d", &child) != 1)
+        child = 0;
+    fclose(from);
+    return child;
+}
+
+/* It ended, whether or not somebody has collected it. */
+static bool has_ended(int pid)
+{
+    char path[64], state = 'Z';
+    FILE *from;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    from = fopen(path, "r");
+    if (!from)
+        return true;
+    if (fscanf(from, "%*d (%*[^)]) %c", &state) != 1)
+        state = 'Z';
+    fclose(from);
+    return state == 'Z' || state == 'X';
+}
+
+static void interrupt_ends_all(void **state)
+{
+    char *args[] = {strdup(program), strdup("sim"),   strdup("--capacity"),
+                    strdup("-n"),    strdup("50000"), NULL};
+    const struct timespec pause = {.tv_nsec = 5000000};
+    FILE *err = tmpfile();
+    int how = 0, child = 0;
+    char *text;
+    pid_t pid = fork();
+
+    (void)state;
+    assert_true(err && pid >= 0);
+    if (pid == 0) {
+        signal(SIGINT, SIG_DFL);
+        dup2(fileno(err), STDERR_FILENO);
+        execv(program, args);
+        _exit(127);
+    }
+    for (int i = 0; i < 6000 && child == 0; i++) {
+        child = child_of(pid);
+        nanosleep(&pause, NULL);
+    }
+    kill(pid, SIGINT);
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(child > 0);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGINT);
+    for (int i = 0; i < 6000 && !has_ended(child); i++)
+        nanosleep(&pause, NULL);
+    assert_true(has_ended(child));
+    text = read_all(err);
+    assert_non_null(strstr(text, "baton sim: interrupted"));
+    free(text);
+    for (size_t i = 0; args[i]; i++)
+        free(args[i]);
+}
+
+/* No policy can answer more requests in time than arrive. */
+static void goodput_is_the_met_share_of_the_rate(void **state)
+{
+    struct outcome o =
+        run("-n 300 -f flat-50 -p round_robin --jitter 0s -x 20");
+    const char *title = strstr(o.out, "speed 20: "),
+               *row = strstr(o.out, "\nround_robin ");
+    double rate, met, good;
+
+    (void)state;
+    assert_true(title && row);
+    rate = strtod(title + strlen("speed 20: "), NULL);
+    assert_int_equal(sscanf(row, " round_robin %lf %lf", &met, &good), 2);
+    assert_true(met < 99); /* else the test says nothing */
+    if (fabs(good - rate * met / 100) > 0.001 * rate + 0.01)
+        fail_msg("%.2f of %.2f requests/s at %.1f %%", good, rate, met);
+    outcome_fini(&o);
+}
+
 static void every_cluster_that_is_listed_has_a_fabric(void **state)
 {
     (void)state;
@@ -164,18 +302,36 @@ static void mistakes_are_named(void **state)
     (void)state;
     expect("--policy nobody", 2, NULL, "nobody");
     expect("--policy joint+quickly", 2, NULL, "after + stands");
-    expect("--speed 0", 2, NULL, "--speed is a number above 0");
+    expect("--speed 0", 2, NULL, "--speed is a number from");
     expect("--seeds 0", 2, NULL, "--seeds is 1 to 64");
     expect("--seeds 1,x", 2, NULL, "--seeds is a number");
     expect("--hold maybe", 2, NULL, "--hold is on or off");
     expect("--generate poems", 2, NULL, "--generate is KIND");
     expect("--bias compute=-1", 2, NULL, "--bias is");
     expect("--prices queue", 2, NULL, "--prices is");
+    expect("--speed 1e-9", 2, NULL, "--speed is a number from");
+    expect("--speed 0.001 --rate 0.0001", 2, NULL, "the trace would last");
+    expect("--seeds 3,3", 2, NULL, "one seed twice");
+    expect("--fabric=", 2, NULL, "--fabric is NAME");
     expect("--faults kill:at=5", 2, NULL, "--faults is");
+    expect("--faults kill", 2, NULL, "--faults is");
+    expect("--faults kill:worker=16,at=1s", 2, NULL,
+           "fabric flat-50 has workers 0 to 15");
+    expect("--degrade 16=0.5", 2, NULL, "flat-50 has workers 0 to 15");
+    expect("--degrade 1.5=0.5", 2, NULL, "--degrade is");
+    expect("--journal /nonexistent/j -p joint -f flat-50", 1, NULL,
+           "/nonexistent/j: No such file");
+    expect("--study ties --policy joint", 2, NULL, "--policy does nothing");
+    expect("--study ablation --only T1", 2, NULL, "--only does nothing");
+    expect("--report /nonexistent/r --speed 2", 2, NULL, "--speed does");
+    expect("--list --output json", 2, NULL, "--output json does nothing");
+    expect("--trace x --rate 3", 2, NULL, "--rate is for a synthetic");
+    expect("--median", 2, NULL, "--median belongs");
     expect("--degrade 8=2", 2, NULL, "--degrade is");
     expect("--capacity --study ties", 2, NULL, "one of --capacity");
     expect("--study dreams -n 50", 3, NULL, "no study 'dreams'");
-    expect("--study ties --only T99 -n 50", 3, NULL, "no row 'T99'");
+    expect("--study ties --only T99 -n 50", 3, NULL,
+           "no row 'T99' in ties; rows: T1 T2 ");
     expect("--fabric ether", 3, NULL, "has no fabric 'ether'; it has:");
     expect("--cluster nowhere", 3, NULL, "no cluster 'nowhere'");
     expect("--trace /nonexistent.jsonl", 3, NULL, "/nonexistent.jsonl");
@@ -201,6 +357,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_newcomer_sees_a_table),
+        cmocka_unit_test(long_names_stay_whole),
+        cmocka_unit_test(a_burst_is_called_one),
+        cmocka_unit_test(interrupt_ends_all),
+        cmocka_unit_test(goodput_is_the_met_share_of_the_rate),
         cmocka_unit_test(every_cluster_that_is_listed_has_a_fabric),
         cmocka_unit_test(a_seed_gives_the_same_effects),
         cmocka_unit_test(mistakes_are_named),

@@ -530,6 +530,64 @@ static void dispatch_late(void **state)
     assert_int_equal(out.chosen.p, 1);
 }
 
+/* One pair, X = 12,000 * 327,680 bytes at 12 GB/s: 0.32868 s idle. With k equal
+ * flows it takes (k + 1) times X/C: 0.98404 s for two, 1.31172 s for three;
+ * the limit is 3 * 0.32868 + 0.25 = 1.23604 s. */
+static enum bt_status crowded(size_t flows, double crowd)
+{
+    static const uint64_t left[3] = {1ULL << 40, 1ULL << 40, 1ULL << 40};
+    struct bt_policy_state state;
+    struct bt_placement out;
+    struct world w;
+
+    world_init(&w, "h100-70b-tp8", 2);
+    w.view.may_hold = true;
+    w.view.lead_ns = MS(20);
+    w.view.patience_ns = S(2);
+    w.links[1].left = left;
+    w.links[1].flows = flows;
+    start(&state, 1);
+    set_knob(&state, "crowd", crowd);
+    return bt_policy_find("joint")->place(&state, &w.view, &out);
+}
+
+static void a_crowded_network_holds(void **state)
+{
+    (void)state;
+    assert_int_equal(crowded(0, 3), BT_OK);
+    assert_int_equal(crowded(2, 3), BT_OK);
+    assert_int_equal(crowded(3, 3), BT_AGAIN);
+    assert_int_equal(crowded(3, 3.5), BT_OK);
+    assert_int_equal(crowded(3, 0), BT_OK);
+}
+
+/* Idle pair: 0.46304 s of prefill, 0.32868 s of transfer, a step of 0.00904 s:
+ * 0.80075 s; 0.9 s have passed. */
+static enum bt_status after_waiting(double reject, int64_t slo_ns, bool hold)
+{
+    struct bt_policy_state state;
+    struct bt_placement out;
+    struct world w;
+
+    world_init(&w, "h100-70b-tp8", 2);
+    w.view.may_hold = hold;
+    w.view.waited_ns = S(0.9);
+    w.view.ttft_slo_ns = slo_ns;
+    start(&state, 1);
+    set_knob(&state, "reject", reject);
+    return bt_policy_find("joint")->place(&state, &w.view, &out);
+}
+
+static void the_hopeless_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(after_waiting(1.70, S(1), true), BT_OVERLOADED);
+    assert_int_equal(after_waiting(1.71, S(1), true), BT_OK);
+    assert_int_equal(after_waiting(0, S(1), true), BT_OK);
+    assert_int_equal(after_waiting(1.70, 0, true), BT_OK);
+    assert_int_equal(after_waiting(1.70, S(1), false), BT_OK);
+}
+
 static void nobody_is_free(void **state)
 {
     struct bt_policy_state st;
@@ -793,6 +851,8 @@ int main(void)
         cmocka_unit_test(local_beside_a_pool),
         cmocka_unit_test(alone_in_chunks),
         cmocka_unit_test(dispatch_late),
+        cmocka_unit_test(a_crowded_network_holds),
+        cmocka_unit_test(the_hopeless_are_refused),
         cmocka_unit_test(nobody_is_free),
         cmocka_unit_test(hand_off),
         cmocka_unit_test(scaling_scales),

@@ -286,7 +286,8 @@ bt_report_judge_floor(double margin,
 
 /* ---- outputs ---- */
 
-/* BT_IO. Tables are at most 140 columns. */
+/* BT_IO. Tables are at most 120 columns, 128 with
+ * regret. */
 enum bt_status bt_report_print_table(const struct bt_report_matrix *matrix,
                                      FILE *to);
 enum bt_status bt_report_print_json(const struct bt_report_matrix *matrix,
