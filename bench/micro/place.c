@@ -17,7 +17,7 @@
 #define BLOCK        16u
 #define KEYS         (TOKENS / BLOCK)
 #define ROUNDS       15
-#define ROUND_NS     8000000
+#define ROUND_NS     3000000
 #define WORKERS_MAX  128u
 #define INDEX_BLOCKS 65536u
 
@@ -159,7 +159,15 @@ static void measure_index(struct bench *b, struct bt_micro_report *report)
                  "ns", "copy 8192 tokens");
 }
 
-static void measure_policies(struct bench *b, uint64_t seed,
+static void start_policy(struct bench *b, const struct bt_policy *policy,
+                         uint64_t seed)
+{
+    b->policy = policy;
+    bt_policy_state_init(&b->state, seed);
+    bt_policy_defaults(policy, b->state.knobs);
+}
+
+static void measure_policies(struct bench *b, uint64_t seed, uint32_t largest,
                              struct bt_micro_report *report)
 {
     static const uint32_t sizes[] = {2, 8, 64};
@@ -168,18 +176,18 @@ static void measure_policies(struct bench *b, uint64_t seed,
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         char base[BT_MICRO_NAME_MAX], name[BT_MICRO_NAME_MAX];
 
+        if (sizes[s] > largest)
+            break;
         bt_rng_seed(&rng, seed);
         fill_view(b, sizes[s], &rng);
         snprintf(base, sizeof(base), "place least_loaded, %ux%u", sizes[s],
                  sizes[s]);
-        b->policy = bt_policy_find("least_loaded");
-        bt_policy_state_init(&b->state, seed);
+        start_policy(b, bt_policy_find("least_loaded"), seed);
         bt_micro_add(report, base, time_of(b, do_place), "ns", NULL);
         for (size_t i = 0; bt_policy_at(i); i++) {
-            b->policy = bt_policy_at(i);
-            if (strcmp(b->policy->name, "least_loaded") == 0)
+            if (strcmp(bt_policy_at(i)->name, "least_loaded") == 0)
                 continue;
-            bt_policy_state_init(&b->state, seed);
+            start_policy(b, bt_policy_at(i), seed);
             snprintf(name, sizeof(name), "place %s, %ux%u", b->policy->name,
                      sizes[s], sizes[s]);
             bt_micro_add(report, name, time_of(b, do_place), "ns", base);
@@ -187,7 +195,7 @@ static void measure_policies(struct bench *b, uint64_t seed,
     }
 }
 
-static enum bt_status run(struct bench *b, uint64_t seed,
+static enum bt_status run(struct bench *b, uint64_t seed, uint32_t largest,
                           struct bt_micro_report *report)
 {
     const struct bt_prefix_index_limits limits = {
@@ -212,12 +220,13 @@ static enum bt_status run(struct bench *b, uint64_t seed,
     for (uint32_t i = 0; i < TOKENS; i++)
         b->tokens[i] = (uint32_t)bt_rng_below(&rng, 128000);
     measure_index(b, report);
-    measure_policies(b, seed, report);
+    measure_policies(b, seed, largest, report);
     free(memory);
     return BT_OK;
 }
 
-enum bt_status bt_micro_place(uint64_t seed, struct bt_micro_report *report)
+enum bt_status bt_micro_place(uint64_t seed, uint32_t largest,
+                              struct bt_micro_report *report)
 {
     struct bench *b = calloc(1, sizeof(*b));
     enum bt_status status = BT_NO_MEMORY;
@@ -232,10 +241,10 @@ enum bt_status bt_micro_place(uint64_t seed, struct bt_micro_report *report)
         b->slow = (struct bt_link_model){3000000000u, 1000000, 1000};
         for (size_t i = 0; i < 4; i++)
             b->flows[i] = 100000000u * (i + 1);
-        status = run(b, seed, report);
+        status = run(b, seed, largest, report);
     }
     if (status == BT_OK)
-        status = place_speed(seed, report);
+        status = place_speed(seed, largest, report);
     bt_micro_note(report,
                   "ns: least mean time of one call over %d rounds of "
                   "%d ms.\n"

@@ -422,12 +422,15 @@ static enum bt_status measure(struct fleet *f, uint32_t decisions,
     return BT_OK;
 }
 
-enum bt_status place_speed(uint64_t seed, struct bt_micro_report *report)
+enum bt_status place_speed(uint64_t seed, uint32_t largest,
+                           struct bt_micro_report *report)
 {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         enum bt_status status = BT_NO_MEMORY;
         struct fleet f;
 
+        if (sizes[i].side > largest)
+            continue;
         if (fleet_init(&f, sizes[i].side, seed))
             status = measure(&f, sizes[i].decisions, report);
         fleet_fini(&f);

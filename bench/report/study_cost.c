@@ -40,7 +40,7 @@ enum bt_status study_cost(struct study_outcome *out)
     out->measure = study_measure_name(STUDY_DECISION);
     if (!report)
         return BT_NO_MEMORY;
-    status = bt_micro_place(1, report);
+    status = bt_micro_place(1, 64, report);
     if (status == BT_OK)
         take(report, out);
     free(report);

@@ -188,7 +188,8 @@ static void describe(const struct bt_report_matrix *m, FILE *to)
     report_describe_knowledge(&config.knowledge, text, sizeof(text));
     report_wrap(to, text);
     fprintf(to,
-            "SLO: TTFT <= %.3g s + %.3g x unloaded, TPOT <= %.3g ms; seeds:",
+            "SLO: TTFT <= %.3g s + %.3g x unloaded prefill, TPOT <= %.3g ms; "
+            "seeds:",
             (double)config.slo.ttft_base_ns / 1e9, config.slo.ttft_factor,
             (double)config.slo.tpot_ns / 1e6);
     for (uint32_t i = 0; i < m->setup->seed_count; i++)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct options {
-    uint64_t seed, requests, connections, streams;
+    uint64_t seed, requests, connections, streams, largest;
     int64_t duration;
     const char *output;
     bool verbose;
@@ -31,6 +31,8 @@ static const struct bt_option table[] = {
      "http: connections of a throughput run (32)", AT(connections)},
     {"streams", 0, BT_OPTION_U64, "N",
      "http: streams held open for the memory figure (1000)", AT(streams)},
+    {"largest", 0, BT_OPTION_U64, "N",
+     "place: leave out fleets beyond N x N workers (1000)", AT(largest)},
     {"verbose", 'v', BT_OPTION_FLAG, NULL, "http: show serve's messages",
      AT(verbose)},
     {NULL, 0, BT_OPTION_FLAG, NULL, NULL, 0},
@@ -53,6 +55,8 @@ static int check(const struct options *o)
         return usage("--connections is 1 to 1024");
     if (o->streams > 3000)
         return usage("--streams is at most 3000");
+    if (o->largest < 2 || o->largest > 1000)
+        return usage("--largest is 2 to 1000");
     if (o->duration <= 0 || o->duration > 600 * BT_NS_PER_S)
         return usage("--duration is above 0 and at most 10m");
     return 0;
@@ -82,9 +86,12 @@ static int run_http(const struct options *o, struct bt_micro_report *report)
 
 static int run_place(const struct options *o, struct bt_micro_report *report)
 {
-    if (bt_micro_place(o->seed, report) == BT_OK)
+    enum bt_status status =
+        bt_micro_place(o->seed, (uint32_t)o->largest, report);
+
+    if (status == BT_OK)
         return 0;
-    fprintf(stderr, "baton bench place: out of memory\n");
+    fprintf(stderr, "baton bench place: %s\n", bt_status_text(status));
     return BT_EXIT_FAILED;
 }
 
@@ -106,6 +113,7 @@ static int run(int argc, char **argv)
                         .requests = 4000,
                         .connections = 32,
                         .streams = 1000,
+                        .largest = 1000,
                         .duration = 2 * BT_NS_PER_S,
                         .output = "table"};
     struct bt_micro_report *report;

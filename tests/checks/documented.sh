@@ -30,7 +30,7 @@ check_commands() {
             awk '/^options:/ { on = 1; next } on' |
             grep -oE '^  (-., |    )--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+'); do
             [ "$option" = --help ] && continue
-            if ! section "$command" | grep -qF -- "*$option*"; then
+            if ! section "$command" | grep -F -- "*$option*" >/dev/null; then
                 echo "$man1:1: section '## $command' lacks *$option*"
                 bad=1
             fi

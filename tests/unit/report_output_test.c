@@ -47,7 +47,7 @@ static void the_table_reads_so(void **state)
         "warm-up 10 %, engine: no overlap, delta\n"
         "knowledge: compute +0 %, links +0 %, telemetry every 100 ms (0 ms "
         "late), events 0 ms late, 0 % lost, learning\n"
-        "SLO: TTFT <= 0.5 s + 3 x unloaded, TPOT <= 50 ms; seeds: 1 2\n"
+        "SLO: TTFT <= 0.5 s + 3 x unloaded prefill, TPOT <= 50 ms; seeds: 1 2\n"
         "\nfabric flat, speed 1.55\n"
         "                           SLO    good    TTFT                    "
         "TTST   TPOT           slow   hit   moved changed error\n"

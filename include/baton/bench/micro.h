@@ -51,8 +51,10 @@ enum bt_status bt_micro_print_json(const struct bt_micro_report *report,
                                    FILE *to);
 
 /* Cost of the hot path: hashing, index look-up, placement; speed of whole
- * decisions. BT_NO_MEMORY; BT_NO_WORKER: a decision failed. */
-enum bt_status bt_micro_place(uint64_t seed, struct bt_micro_report *report);
+ * decisions, on fleets of at most `largest` prefill and as many decode workers.
+ * BT_NO_MEMORY; BT_NO_WORKER: a decision failed. */
+enum bt_status bt_micro_place(uint64_t seed, uint32_t largest,
+                              struct bt_micro_report *report);
 
 struct bt_micro_http_options {
     const char *program;       /* of baton; NULL: this very program */
