@@ -11,6 +11,8 @@
 #include <time.h>
 
 #define COUNT_MAX ((size_t)4 << 20)
+/* Slower ones put arrivals beyond what int64 nanoseconds hold. */
+#define SPEED_MIN 1e-6
 
 void bt_sim_config_init(struct bt_sim_config *config)
 {
@@ -95,8 +97,8 @@ static const char *bad_trace(const struct bt_sim_config *c)
         return "no trace, or a slice beyond its end";
     if (c->trace->count > COUNT_MAX)
         return "a trace of more than 4 Mi requests";
-    if (!(c->speed > 0) || !isfinite(c->speed))
-        return "speed must be more than 0";
+    if (!(c->speed >= SPEED_MIN) || !isfinite(c->speed))
+        return "speed must be at least 1e-6";
     if (!(c->warmup >= 0 && c->warmup < 1))
         return "warmup is a share below 1";
     if (c->jitter_ns < 0)

@@ -102,8 +102,10 @@ static enum bt_status read_head(struct bt_journal_reader *r, char *error_out,
         memcmp(magic, JOURNAL_MAGIC, sizeof(magic)) != 0)
         return fault(r, BT_INVALID, "not a baton journal", error_out,
                      error_size);
-    if (!get(r, version, sizeof(version)) ||
-        get_u32(version) != JOURNAL_VERSION)
+    if (!get(r, version, sizeof(version)))
+        return fault(r, BT_TRUNCATED, "the file ends inside its head",
+                     error_out, error_size);
+    if (get_u32(version) != JOURNAL_VERSION)
         return fault(r, BT_INCOMPATIBLE, "journal of another version",
                      error_out, error_size);
     status = next_record(r, &type, error_out, error_size);
