@@ -540,7 +540,6 @@ struct glance {
 
 static struct glance glance_of(const struct scan *s, struct row *row)
 {
-    const struct side *lightest = &s->batch.sides[s->batch.lightest];
     struct glance g = {
         .ready_ns = place_add(place_max(row->t.queue_ns, row->t.fetch_ns),
                               row->t.prefill_ns)};
@@ -553,7 +552,7 @@ static struct glance glance_of(const struct scan *s, struct row *row)
         g.hidden_ns = BT_COST_INFINITE;
         return g;
     }
-    g.out_ns = live_out(s, row, lightest);
+    g.out_ns = live_out(s, row, &s->batch.sides[s->batch.lightest]);
     g.price_ns = link_price(s, row->lost_ns);
     return g;
 }
