@@ -31,6 +31,7 @@ What to try next:
   $baton demo --uniform        equal links: the policies should tie
   $baton demo --keep           leave it up; prints URLs and a curl line
   $baton demo --output json    the table as data
+  $baton sim                   policies on a simulated cluster of 16 nodes
   $baton check deploy/config/baton.yaml
   $baton serve --help          your own workers
   tests/run.sh                 every test
