@@ -1,6 +1,7 @@
 /* index.html of the written report: one file, no scripts, plots inside as
- * data. Null cells stand beside wins in the same table. Every figure carries
- * trace, slice, seeds, engine flags, knowledge level and configuration hash. */
+ * data. Null cells stand beside wins in the same table. Beside a
+ * figure stands what it was made from, down to the hash of the configuration.
+ */
 #include "baton/base/rng.h"
 #include "report_priv.h"
 #include <math.h>
