@@ -83,8 +83,8 @@ int64_t bt_network_in_bound_ns(const struct bt_network *net, int64_t now_ns,
                                int64_t at_ns, uint32_t b, uint64_t bytes);
 /* Exact under the model: rolls all flows forward from now with no later
  * arrivals and returns the duration of the new flow that starts at at_ns
- * (W7: 0.666667, 1, ...). O(flows^2 * links): for the last two candidates and
- * for tests. */
+ * (W7: 0.666667, 1, ...). O(flows^2 * links): a reference for the
+ * closed form; no policy calls it yet. */
 int64_t bt_network_exact_ns(struct bt_network *net, int64_t now_ns,
                             int64_t at_ns, uint32_t a, uint32_t b,
                             uint64_t bytes, uint64_t descriptors);

@@ -6,7 +6,7 @@
  * the queue is longer than the limits allow, every late request served first
  * makes one more late. Ageing alone then starves the late ones for as long as
  * the overload lasts, and letting aged requests pass (tried: in the simulator
- * at 1.1 of capacity attainment fell from 97 % to 9 %) lets all of them miss.
+ * at 1.15 of capacity attainment fell from 97 % to 9 %) lets all of them miss.
  * So a share of the dispatched work goes to the request that has waited
  * longest (a share of the dispatches would not do: the oldest are the longest).
  *

@@ -1,5 +1,8 @@
 /* When a decode worker has KV room and a batch slot (cost-models.md section
  * 12), and the expected output length by running quantiles. Pure.
+ *
+ * The core uses the quantiles; its slot time is still the average form of
+ * orchestrator/core/view.c, which needs no list of releases.
  */
 #ifndef BATON_PLANNER_SLOT_H
 #define BATON_PLANNER_SLOT_H

@@ -3,6 +3,11 @@
  * (cost-models.md sections 5, 6, 7, 13, 14, 16). Pure. Durations int64 ns
  * unless the name says seconds; anything not a number, negative or over
  * BT_COST_INFINITE comes out as BT_COST_INFINITE.
+ *
+ * Placement uses bt_prefill_chunked_ns and writes the overlap with live flows
+ * itself (place_transfer.c; on an idle link it equals bt_arrival_ns). Staged
+ * paths, the planner's side of the station, Clark's maximum and the physical
+ * form are here for estimators to come; no decision uses them yet.
  */
 #ifndef BATON_PLANNER_TRANSFER_COST_H
 #define BATON_PLANNER_TRANSFER_COST_H
