@@ -55,7 +55,7 @@ static enum bt_status kv_event(struct bt_core *core,
             bt_prefix_index_clear(core->index, clear->worker, clear->rank);
         return BT_OK;
     }
-    if (stream->worker >= n)
+    if (event->type == BT_EV_KV_COUNTING || stream->worker >= n)
         return BT_INVALID;
     core->workers[stream->worker].stream = stream->state;
     return BT_OK;
@@ -86,6 +86,7 @@ static enum bt_status dispatch(struct bt_core *core,
     case BT_EV_KV_REMOVE:
     case BT_EV_KV_CLEAR:
     case BT_EV_KV_STREAM:
+    case BT_EV_KV_COUNTING:
         return kv_event(core, event);
     case BT_EV_REQUEST:
         return core_request_event(core, &event->u.request, fx);

@@ -227,6 +227,8 @@ static int badness(enum bt_stream_state state)
         return 3;
     case BT_STREAM_DEGRADED:
         return 4;
+    case BT_STREAM_SUSPECT:
+        return 5;
     }
     return 4;
 }

@@ -278,6 +278,9 @@ static void code_event(struct coder *c, struct bt_event *e,
     case BT_EV_KV_CLEAR:
         code_clear(c, &e->u.kv_clear);
         return;
+    case BT_EV_KV_COUNTING:
+        c->bad = true;
+        return;
     case BT_EV_KV_STREAM:
         code_stream(c, &e->u.kv_stream);
         return;

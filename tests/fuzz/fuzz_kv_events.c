@@ -80,11 +80,12 @@ static void look(void *arg, const struct bt_kv_event *e)
 static enum bt_status decode(const uint8_t *data, size_t size, int fill,
                              struct digest *d, struct bt_kv_batch_stats *stats)
 {
+    static uint32_t remaining[HASHES_MAX];
     static uint64_t hashes[HASHES_MAX], mm[MM_MAX];
     static uint32_t tokens[TOKENS_MAX];
     static uint16_t mm_per_block[HASHES_MAX];
-    struct bt_kv_scratch s = {hashes, HASHES_MAX, tokens,       TOKENS_MAX,
-                              mm,     MM_MAX,     mm_per_block, HASHES_MAX};
+    struct bt_kv_scratch s = {hashes, HASHES_MAX,   tokens,     TOKENS_MAX, mm,
+                              MM_MAX, mm_per_block, HASHES_MAX, remaining};
     memset(hashes, fill, sizeof hashes);
     memset(tokens, fill, sizeof tokens);
     memset(mm, fill, sizeof mm);

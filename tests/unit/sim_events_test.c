@@ -72,6 +72,7 @@ void sim_step_core(struct sim *s, const struct bt_event *event)
     case BT_EV_KV_STREAM:
         write_down(bt_stream_state_name(event->u.kv_stream.state), 0);
         break;
+    case BT_EV_KV_COUNTING:
     case BT_EV_TICK:
     case BT_EV_WORKER_STATE:
     case BT_EV_WORKER_STATS:

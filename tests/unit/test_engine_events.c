@@ -140,7 +140,8 @@ static void round_trip(bool as_maps)
     uint64_t hashes[16], mm[16];
     uint32_t ids[64];
     uint16_t per_block[16];
-    struct bt_kv_scratch scratch = {hashes, 16, ids, 64, mm, 16, per_block, 16};
+    struct bt_kv_scratch scratch = {hashes, 16,        ids, 64,  mm,
+                                    16,     per_block, 16,  NULL};
     struct bt_kv_batch_stats stats;
     struct bt_event_batch b;
     struct bt_event_store store = {.hashes = root,

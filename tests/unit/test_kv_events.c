@@ -13,14 +13,15 @@
 
 #include "test_kv_events_vectors.h"
 
+static uint32_t remaining[256];
 static uint64_t hashes[256], mm[64];
 static uint32_t tokens[4096];
 static uint16_t mm_per_block[256];
 
 static struct bt_kv_scratch scratch_full(void)
 {
-    struct bt_kv_scratch s = {hashes, 256, tokens,       4096,
-                              mm,     64,  mm_per_block, 256};
+    struct bt_kv_scratch s = {hashes, 256,          tokens, 4096,     mm,
+                              64,     mm_per_block, 256,    remaining};
     return s;
 }
 

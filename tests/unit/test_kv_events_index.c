@@ -52,12 +52,13 @@ static void apply(void *arg, const struct bt_kv_event *e)
 
 static void feed(const char *name)
 {
+    static uint32_t remaining[64];
     static uint64_t hashes[64], mm[64];
     static uint32_t tokens[256];
     static uint16_t mm_per_block[64];
     static unsigned char bytes[1024];
-    struct bt_kv_scratch s = {hashes, 64, tokens,       256,
-                              mm,     64, mm_per_block, 64};
+    struct bt_kv_scratch s = {hashes, 64,           tokens, 256,      mm,
+                              64,     mm_per_block, 64,     remaining};
     struct bt_kv_batch_stats stats;
     const char *hex = NULL;
     for (size_t i = 0; i < sizeof kv_vectors / sizeof kv_vectors[0]; i++)

@@ -47,6 +47,8 @@ struct bt_core_worker_config {
     bool fetch_ok;         /* understands SEND_PREFILL with a fetch */
     uint32_t chunk_tokens; /* prefill chunk beside decodes; 0: whole */
     uint32_t batch_tokens; /* max_num_batched_tokens; 0 unknown */
+    uint32_t ranks;        /* data-parallel ranks, each with a cache of its own;
+                              0 counts as 1; <= 64 */
 };
 
 struct bt_core_link_config {
@@ -99,6 +101,11 @@ struct bt_core_config {
     uint32_t requests_max; /* live requests, queued included */
     uint32_t queue_max;    /* of them, waiting for a worker */
     uint32_t index_blocks_max, index_holdings_max;
+    /* Where a worker's events cannot be believed, its blocks are guessed from
+     * our own placements (approx_index.h). 0 blocks: never. */
+    uint32_t approx_blocks_max;
+    int64_t approx_ttl_ns;
+    bool self_check; /* hold predicted hits against what engines report */
     uint32_t prompt_blocks_max;      /* keys looked at per request */
     uint32_t attempts_max;           /* legs P + legs D of one request, >= 2 */
     double retry_budget_ratio;       /* retries per request, e.g. 0.1 */
@@ -136,13 +143,59 @@ const char *bt_worker_state_name(enum bt_worker_state state);
     X(BT_STREAM_SYNCING, "syncing")                                            \
     X(BT_STREAM_EXACT, "exact")                                                \
     X(BT_STREAM_PARTIAL, "partial")   /* may miss blocks, never invents */     \
-    X(BT_STREAM_DEGRADED, "degraded") /* may believe in evicted blocks */
+    X(BT_STREAM_DEGRADED, "degraded") /* may believe in evicted blocks */      \
+    X(BT_STREAM_SUSPECT, "suspect")   /* its hits do not come true */
 enum bt_stream_state {
 #define X(code, name) code,
     BT_STREAM_STATE_LIST(X)
 #undef X
 };
 const char *bt_stream_state_name(enum bt_stream_state state);
+
+/* Why a stream is in its state. */
+#define BT_STREAM_CAUSE_LIST(X)                                                \
+    X(BT_CAUSE_NONE, "none")                                                   \
+    X(BT_CAUSE_NO_EVENTS, "no_events") /* none configured */                   \
+    X(BT_CAUSE_SILENT, "silent")       /* nothing has come yet */              \
+    X(BT_CAUSE_FROM_START, "from_start")                                       \
+    X(BT_CAUSE_REPLAYED, "replayed")                                           \
+    X(BT_CAUSE_RESUMED, "resumed")         /* snapshot, then without a hole */ \
+    X(BT_CAUSE_JOINED_LATE, "joined_late") /* no replay back to the start */   \
+    X(BT_CAUSE_FIRST_CONTACT, "first_contact")                                 \
+    X(BT_CAUSE_GAP, "gap")                                                     \
+    X(BT_CAUSE_RECONNECT, "reconnect")                                         \
+    X(BT_CAUSE_RESTART, "restart")                                             \
+    X(BT_CAUSE_NO_REPLAY, "no_replay")         /* a hole, and no socket */     \
+    X(BT_CAUSE_REPLAY_SHORT, "replay_short")   /* the buffer began later */    \
+    X(BT_CAUSE_REPLAY_FAILED, "replay_failed") /* no answer, holes in it */    \
+    X(BT_CAUSE_BUFFER_FULL, "buffer_full")     /* ours, while replaying */     \
+    X(BT_CAUSE_DECODE_ERRORS, "decode_errors") /* over 1 % of the events */    \
+    X(BT_CAUSE_AGED_OUT, "aged_out")       /* what the hole left is gone */    \
+    X(BT_CAUSE_BUSY_SILENT, "busy_silent") /* works, says nothing */           \
+    X(BT_CAUSE_GROUPS, "groups")           /* hybrid model, kinds not told */  \
+    X(BT_CAUSE_BLOCK_SIZE, "block_size")   /* not the model's */               \
+    X(BT_CAUSE_DISPROVED, "disproved")     /* engine's cached tokens differ */
+enum bt_stream_cause {
+#define X(code, name) code,
+    BT_STREAM_CAUSE_LIST(X)
+#undef X
+        BT_STREAM_CAUSE_COUNT
+};
+const char *bt_stream_cause_name(enum bt_stream_cause cause);
+
+/* Where a decision's overlap came from. */
+#define BT_PREFIX_SOURCE_LIST(X)                                               \
+    X(BT_PREFIX_UNKNOWN, "none")          /* no tokens, or nobody to know */   \
+    X(BT_PREFIX_EVENTS, "events")         /* KV events of the worker */        \
+    X(BT_PREFIX_APPROX, "approximate")    /* our own placements */             \
+    X(BT_PREFIX_DISCOUNTED, "discounted") /* events, less what proved wrong */
+enum bt_overlap_source {
+#define X(code, name) code,
+    BT_PREFIX_SOURCE_LIST(X)
+#undef X
+        BT_PREFIX_SOURCE_COUNT
+};
+const char *bt_overlap_source_name(enum bt_overlap_source source);
 
 enum bt_event_type {
     BT_EV_TICK,         /* time passes; at least every 100 ms */
@@ -152,7 +205,8 @@ enum bt_event_type {
     BT_EV_KV_REMOVE,
     BT_EV_KV_CLEAR,  /* one rank, or a new incarnation */
     BT_EV_KV_STREAM, /* state of the event stream changed */
-    BT_EV_REQUEST,   /* a client's request, parsed */
+    BT_EV_KV_COUNTING,
+    BT_EV_REQUEST, /* a client's request, parsed */
     BT_EV_CLIENT_GONE,
     BT_EV_PREFILL_DONE, /* leg P answered 2xx and was understood */
     BT_EV_LEG_FAILED,   /* either leg */
@@ -189,16 +243,28 @@ struct bt_ev_kv_store {
 struct bt_ev_kv_remove {
     uint32_t worker, rank;
     const uint64_t *hashes;
+    const uint32_t *remaining; /* copies left of each, or NULL */
     size_t count;
     enum bt_tier tier;
 };
 struct bt_ev_kv_clear {
     uint32_t worker, rank;
     bool all_ranks;
+    bool has_tier; /* only this tier of the one rank */
+    enum bt_tier tier;
 };
+/* A rank's stream changed. Into DEGRADED: its entries are aged and, with an
+ * approximate index, seed that; out of it with cause AGED_OUT: what is aged
+ * still is dropped. A worker's state is the worst of its ranks'. */
 struct bt_ev_kv_stream {
-    uint32_t worker;
+    uint32_t worker, rank;
     enum bt_stream_state state;
+    enum bt_stream_cause cause;
+};
+/* How the rank's stores count from now on (prefix_index.h). */
+struct bt_ev_kv_counting {
+    uint32_t worker, rank;
+    enum bt_kv_counting counting;
 };
 struct bt_ev_request {
     uint64_t cookie;        /* the shell's handle, returned in effects */
@@ -249,6 +315,7 @@ struct bt_event {
         struct bt_ev_kv_remove kv_remove;
         struct bt_ev_kv_clear kv_clear;
         struct bt_ev_kv_stream kv_stream;
+        struct bt_ev_kv_counting kv_counting;
         struct bt_ev_request request;
         struct bt_request_id client_gone;
         struct bt_ev_prefill_done prefill_done;
@@ -332,6 +399,13 @@ struct bt_decision {
     uint64_t body_bytes;
     bool tokens_known;
     enum bt_stream_state index_state; /* worst among the candidates' streams */
+    enum bt_stream_cause index_cause; /* of that one */
+    enum bt_overlap_source overlap_source; /* of the worker that prefills */
+    uint32_t overlap_raw_tokens;           /* before credit was taken off */
+    uint32_t overlap_rank;  /* of its ranks, the one with the overlap */
+    double credit;          /* 0..1, what its hits were worth lately */
+    uint32_t common_tokens; /* that every candidate for P holds anyway */
+    uint32_t copies;        /* workers with the deepest block it holds */
     const struct bt_policy *policy;
     struct bt_placement placement; /* p, d: worker SLOTS, not view positions;
                                       the placement that was last used */
@@ -447,7 +521,14 @@ struct bt_core_worker_info {
     uint64_t block_tokens, kv_capacity_tokens;
     /* Observations given to its models, 0 unless the core calibrates. */
     uint64_t prefill_samples, decode_samples;
-    double prefill_error; /* relative sigma of prefill estimates */
+    double prefill_error;       /* relative sigma of prefill estimates */
+    enum bt_stream_cause cause; /* of stream */
+    /* Self-check: prompt tokens predicted to be cached, found cached by the
+     * engine, found though not predicted; and what hits are worth, 0..1. */
+    uint64_t hit_predicted, hit_actual, hit_unforeseen, hit_checks;
+    double credit;
+    uint32_t approx_blocks; /* guessed, approximate index */
+    uint32_t ranks;
 };
 
 struct bt_core_counters {
@@ -492,6 +573,17 @@ enum bt_status bt_core_ask(const struct bt_core *core,
                            const struct bt_policy *policy, const double *knobs,
                            const struct bt_ev_request *request,
                            struct bt_placement *placement_out);
+/* Depths of a chain by (worker, rank), the rows of the index: depths_out[row *
+ * BT_TIERS + tier], cumulative over tiers as bt_prefix_index_match_tiers, in
+ * blocks, as events tell, without credit; rows of other models are 0. The rows
+ * of a worker follow each other by rank. */
+uint32_t bt_core_row_count(const struct bt_core *core);
+uint32_t bt_core_row_of(const struct bt_core *core, uint32_t worker,
+                        uint32_t rank);
+void bt_core_match(const struct bt_core *core, uint32_t model,
+                   const uint64_t *keys, size_t count, uint32_t *depths_out);
+/* The index itself, to read: its workers are those rows, its ranks 0. */
+const struct bt_prefix_index *bt_core_index(const struct bt_core *core);
 /* Own key an engine hash stands for in the index (journal). BT_NOT_FOUND. */
 enum bt_status bt_core_own_key(const struct bt_core *core, uint32_t worker,
                                uint32_t rank, uint64_t hash, uint64_t *key_out);

@@ -1,8 +1,9 @@
 /* Decoder of engines' KV event batches (msgpack; engine-wire.md 1.5 - 1.7):
- * encodings A (array events), B (map events), C (map batches), mixed in one
- * stream. Pure, zero-copy, iterative, bounded before use: a length
- * that the payload cannot hold is an error, and so is nesting beyond 16. One
- * bad event costs itself only: it is counted, its neighbours are delivered.
+ * encodings A (array events), B (map events), C (map batches), and the events
+ * of Mooncake's standard (2.10: own keys on the wire), mixed in one stream.
+ * Pure, zero-copy, iterative, bounded before use: a length that the payload
+ * cannot hold is an error, and so is nesting beyond 16. One bad event costs
+ * itself only: it is counted, its neighbours are delivered.
  */
 #ifndef BATON_ORCHESTRATOR_KV_EVENTS_H
 #define BATON_ORCHESTRATOR_KV_EVENTS_H
@@ -20,10 +21,17 @@ struct bt_kv_event {
     struct bt_kv_store store; /* STORED */
     const uint64_t *hashes;   /* REMOVED */
     size_t hash_count;
-    enum bt_tier tier; /* STORED, REMOVED */
-    bool has_tier;     /* CLEARED: only that tier */
-    bool local;        /* locality absent or LOCAL */
-    uint32_t group;    /* group_idx, 0 absent */
+    const uint32_t *remaining; /* REMOVED: copies left of each hash, or NULL */
+    enum bt_tier tier;         /* STORED, REMOVED */
+    bool has_tier;             /* CLEARED: only that tier */
+    bool local;                /* locality absent or LOCAL */
+    bool has_group;
+    uint32_t group; /* group_idx, 0 absent */
+    /* STORED: what the cache is of. NONE: not said, store.full_attention is 1
+     * and the group decides (kv_groups in event_plane.h). */
+    enum bt_kv_spec { BT_KV_SPEC_NONE, BT_KV_SPEC_FULL, BT_KV_SPEC_OTHER } spec;
+    /* STORED: the length rule holds (blocks * block size, or as Eagle). */
+    bool whole;
 };
 
 struct bt_kv_batch_stats {
@@ -43,6 +51,7 @@ struct bt_kv_scratch {
     size_t mm_max;
     uint16_t *mm_per_block;
     size_t mm_per_block_max;
+    uint32_t *remaining; /* hashes_max */
 };
 
 typedef void (*bt_kv_event_fn)(void *arg, const struct bt_kv_event *event);

@@ -1,10 +1,14 @@
-/* Who holds which prefix: own block key -> (worker slot, tier), plus the map
+/* Who holds which prefix: own block key -> (worker row, tier), plus the map
  * engine hash -> own key per (worker, rank) that KV events are applied through
  * (engine-wire.md section 1.10: removals name engine hashes; vLLM does not
  * deduplicate physical blocks, so presence is counted).
  *
- * Pure; all memory comes from the arena at init. A full table drops the new
- * entry and counts it (`dropped`): that costs a hit, never a false one.
+ * Pure; all memory comes from the arena at init and never grows. When a table
+ * is full, entries of the (worker, rank) that has the most make room, by second
+ * chance: a block that was looked up for a placement (touch) or was a parent
+ * since the hand last passed is kept once more. What is evicted costs a hit,
+ * never a false one; `evicted` counts blocks given up so, `dropped` those that
+ * found no room at all.
  */
 #ifndef BATON_PLANNER_PREFIX_INDEX_H
 #define BATON_PLANNER_PREFIX_INDEX_H
@@ -18,7 +22,7 @@ enum bt_tier { BT_TIER_DEVICE, BT_TIER_HOST, BT_TIER_DISK, BT_TIER_EXTERNAL };
 #define BT_TIERS 4
 
 struct bt_prefix_index_limits {
-    uint32_t workers_max;  /* registry slots */
+    uint32_t workers_max;  /* rows: registry slots, or (slot, rank) */
     uint32_t blocks_max;   /* distinct own keys over all workers */
     uint32_t holdings_max; /* (worker, rank, engine hash) entries */
 };
@@ -26,11 +30,12 @@ struct bt_prefix_index_limits {
 /* One store event, already decoded. Arrays are the caller's, read during the
  * call only. */
 struct bt_kv_store {
-    /* Not NULL: own keys of the blocks, already known (journal, simulator);
-     * then parent, tokens, lora, salt and mm are not looked at, and a stored
-     * child that is hashed continues in the plain namespace. full_attention
-     * and tier count as ever. */
+    /* Not NULL: own keys of the blocks, already known (journal, simulator,
+     * snapshot); then parent, tokens, lora, salt and mm are not looked at, and
+     * a stored child that is hashed continues in namespace own_ns (0: the
+     * plain one). full_attention and tier count as ever. */
     const uint64_t *own_keys;
+    uint64_t own_ns;
     const uint64_t *hashes; /* engine hashes, one per block */
     size_t hash_count;
     uint64_t parent; /* engine hash of the parent */
@@ -67,6 +72,13 @@ struct bt_prefix_index_stats {
     uint64_t holdings;                /* engine-hash entries, all workers */
     uint64_t stores, removes, clears; /* blocks, blocks, events */
     uint64_t unknown_removes, unknown_parents, malformed, dropped;
+    uint64_t evicted;    /* blocks that made room, per (worker, rank) entry */
+    uint64_t collisions; /* stores of a known engine hash with other content:
+                            the mapping that was first stays */
+    uint64_t shared;     /* blocks with more holders than an entry has room for
+                            inside, gauge */
+    uint64_t namespaces; /* gauge */
+    size_t bytes;        /* of the arena, all of it */
 };
 
 struct bt_prefix_index;
@@ -89,6 +101,32 @@ enum bt_status bt_prefix_index_store(struct bt_prefix_index *index,
 void bt_prefix_index_remove(struct bt_prefix_index *index, uint32_t worker,
                             uint32_t rank, const uint64_t *hashes, size_t count,
                             enum bt_tier tier);
+/* The same for an engine that says how many copies are left of each hash
+ * (remaining_copy_counts): the count becomes that, 0 removes. */
+void bt_prefix_index_remaining(struct bt_prefix_index *index, uint32_t worker,
+                               uint32_t rank, const uint64_t *hashes,
+                               const uint32_t *remaining, size_t count,
+                               enum bt_tier tier);
+/* Sum of the copies counted in a tier, to hold against what the engine has. */
+uint64_t bt_prefix_index_copies(const struct bt_prefix_index *index,
+                                uint32_t worker, uint32_t rank,
+                                enum bt_tier tier);
+/* How stores of a hash that is present count. Copies (the default): each adds
+ * one, each removal takes one. Set: none adds, the first removal ends it;
+ * switching to it makes every count 1. Kept until the rank has no entries. */
+enum bt_kv_counting { BT_KV_COUNT_COPIES, BT_KV_COUNT_SET };
+void bt_prefix_index_counting(struct bt_prefix_index *index, uint32_t worker,
+                              uint32_t rank, enum bt_kv_counting counting);
+/* All present entries of the rank become aged: a removal may have been missed.
+ * A later store of the hash confirms it. O(1). drop_aged forgets those that are
+ * aged still and returns how many blocks that were, O(the rank's entries). */
+void bt_prefix_index_age(struct bt_prefix_index *index, uint32_t worker,
+                         uint32_t rank);
+uint64_t bt_prefix_index_drop_aged(struct bt_prefix_index *index,
+                                   uint32_t worker, uint32_t rank);
+/* Forget one tier of one rank. O(its entries). */
+void bt_prefix_index_clear_tier(struct bt_prefix_index *index, uint32_t worker,
+                                uint32_t rank, enum bt_tier tier);
 /* Forget everything of one rank / of a whole worker. O(its entries). */
 void bt_prefix_index_clear(struct bt_prefix_index *index, uint32_t worker,
                            uint32_t rank);
@@ -118,6 +156,28 @@ int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
  */
 unsigned int bt_prefix_index_tiers(const struct bt_prefix_index *index,
                                    uint32_t worker, uint64_t key);
+/* These blocks were asked for by a placement: kept once more when room is made.
+ * Unknown keys are passed over. */
+void bt_prefix_index_touch(struct bt_prefix_index *index, const uint64_t *keys,
+                           size_t count);
+/* Workers that hold each of keys[0..count) in any tier: copies_out[count], 0
+ * from the first block that nobody holds. Returns that block's position. */
+size_t bt_prefix_index_spread(const struct bt_prefix_index *index,
+                              const uint64_t *keys, size_t count,
+                              uint32_t *copies_out);
+/* Entries of the worker, for snapshots and for seeding another index, in no
+ * particular order; the index may not be changed meanwhile. keyed 0: counted
+ * only, key and ns are 0. */
+struct bt_prefix_entry {
+    uint32_t rank;
+    uint64_t hash, key, ns;
+    uint32_t copies[BT_TIERS];
+    int keyed;
+};
+typedef void (*bt_prefix_entry_fn)(void *arg,
+                                   const struct bt_prefix_entry *entry);
+void bt_prefix_index_each(const struct bt_prefix_index *index, uint32_t worker,
+                          bt_prefix_entry_fn fn, void *arg);
 /* Distinct own keys the worker holds. */
 uint32_t bt_prefix_index_worker_blocks(const struct bt_prefix_index *index,
                                        uint32_t worker);
