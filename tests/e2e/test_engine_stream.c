@@ -98,8 +98,9 @@ static void apply(struct view *v, const void *payload, size_t bytes)
     static uint64_t hashes[4096], mm[64];
     static uint32_t tokens[65536];
     static uint16_t per_block[4096];
-    struct bt_kv_scratch scratch = {hashes, 4096, tokens,    65536,
-                                    mm,     64,   per_block, 4096};
+    static uint32_t remaining[4096];
+    struct bt_kv_scratch scratch = {hashes, 4096,      tokens, 65536,    mm,
+                                    64,     per_block, 4096,   remaining};
     struct bt_kv_batch_stats stats;
     assert_int_equal(
         bt_kv_batch_decode(payload, bytes, &scratch, &stats, on_event, v),
