@@ -124,23 +124,48 @@ uint64_t bt_block_chain(uint64_t parent_key, uint64_t local)
     return XXH3_64bits_withSeed(bytes, sizeof(bytes), CHAIN_SEED);
 }
 
-size_t bt_block_keys(const uint32_t *tokens, size_t count,
-                     uint32_t block_tokens, uint64_t ns, uint64_t *keys_out,
-                     size_t keys_max)
+/* Chained keys of windows of block_tokens + over tokens, one every
+ * block_tokens; `blocks` of them are there. */
+static size_t window_keys(const uint32_t *tokens, size_t blocks,
+                          uint32_t block_tokens, uint32_t over, uint64_t ns,
+                          uint64_t *keys_out)
 {
-    size_t blocks = block_tokens == 0 ? 0 : count / block_tokens;
     uint64_t key = 0;
 
-    if (blocks > keys_max)
-        blocks = keys_max;
     for (size_t i = 0; i < blocks; i++) {
-        uint64_t local = bt_block_local(tokens + i * block_tokens, block_tokens,
-                                        NULL, 0, ns);
+        uint64_t local =
+            bt_block_local(tokens + i * block_tokens,
+                           (size_t)block_tokens + over, NULL, 0, ns);
 
         key = i == 0 ? local : bt_block_chain(key, local);
         keys_out[i] = key;
     }
     return blocks;
+}
+
+static size_t blocks_in(size_t count, uint32_t block_tokens, size_t keys_max)
+{
+    size_t blocks = block_tokens == 0 ? 0 : count / block_tokens;
+
+    return blocks < keys_max ? blocks : keys_max;
+}
+
+size_t bt_block_keys(const uint32_t *tokens, size_t count,
+                     uint32_t block_tokens, uint64_t ns, uint64_t *keys_out,
+                     size_t keys_max)
+{
+    return window_keys(tokens, blocks_in(count, block_tokens, keys_max),
+                       block_tokens, 0, ns, keys_out);
+}
+
+size_t bt_block_keys_eagle(const uint32_t *tokens, size_t count,
+                           uint32_t block_tokens, uint64_t ns,
+                           uint64_t *keys_out, size_t keys_max)
+{
+    if (count == 0)
+        return 0;
+    return window_keys(tokens, blocks_in(count - 1, block_tokens, keys_max),
+                       block_tokens, 1, ns, keys_out);
 }
 
 /* Value of a hex digit, -1 for any other character. */

@@ -1,103 +1,99 @@
-/* Tables and look-ups of the prefix index; prefix_apply.c applies the events.
- * Decides memory layout and how a prompt is matched; leaves the meaning of
- * stores and removals to prefix_apply.c. Layout: prefix_index_impl.h.
+/* Memory of the prefix index and the look-ups of one block or one worker.
+ * Decides how large each table is for given limits; leaves prompts to
+ * prefix_match.c, events to prefix_apply.c. Layout: prefix_index_impl.h.
  *
- * A match keeps the sets of workers still alive, by tier, as bits and ands them
- * with each block's: cost is one table probe per block plus the words that are
- * not empty yet, whatever the number of holders.
+ * Besides one place per block and per holding there are, from the limits:
+ *   map slots   5 per 4 places, in cache lines (prefix_map.h)
+ *   spare pages 4 per worker (64 at least; 1 in large fleets): every source may
+ *               have one that is not full
+ *   sources     16 per worker (64 at least), 64 of one worker at most
+ *   namespaces  1 per 32 blocks, 64 at least
+ *   extras      1 per 16 holdings, 1,024 at least
+ *   bit sets    enough for every block that can have more than three holders,
+ *               but 16 bytes per block at most; in large fleets chains of some
+ *               holders, 10 bytes per block at most, come before them
  */
 #include "prefix_index_impl.h"
 
 #include "baton/base/ids.h"
-#include "baton/base/rng.h"
 
 #include <assert.h>
-#include <string.h>
 
-#define ITEMS_MAX (1u << 30)
-#define WORDS_MAX ((BT_WORKER_SLOTS_MAX + 63) / 64)
-#define AHEAD     4 /* keys between a bucket's fetch, its block's and its use */
+#define ITEMS_MAX   (1u << 30)
+#define LEAST       64u /* of what is few, so that small indexes work too */
+#define WIDE_BYTES  16u /* per block */
+#define SOME_BLOCKS 4u  /* blocks per unit of a chain */
+#define NS_BLOCKS   32u
+#define NS_MAX      UINT16_MAX
+#define EXTRA_SHARE 16u
+#define EXTRA_LEAST 1024u
+#define PAGE_SHIFT  5u
+#define PAGE_SMALL  3u /* where spare pages of 32 would weigh too much */
+#define SPARE_PAGES 4u /* per worker */
+#define SPARE_MANY  4096u
+#define RANKS_USUAL 16u
+#define SOME_WORDS  3u /* chains of holders from so many words of a set on */
 
-static uint32_t bucket_count(uint32_t items)
+/* What the limits come to. */
+struct sizes {
+    uint32_t words, wides, somes, some_chain;
+    uint32_t page_shift, pages, sources;
+    uint32_t extras, namespaces;
+};
+
+static uint32_t least(uint64_t a, uint64_t b)
 {
-    uint32_t n = 16;
-
-    while (n < items)
-        n *= 2;
-    return n;
+    return (uint32_t)(a < b ? a : b);
 }
 
-uint32_t pi_table_take(struct pi_table *t)
+static uint32_t most(uint64_t a, uint64_t b)
 {
-    uint32_t item = t->free_head;
-
-    if (item != 0)
-        t->free_head = t->next[item];
-    else if (t->fresh < t->max)
-        item = ++t->fresh;
-    else
-        return 0;
-    t->used++;
-    return item;
+    return (uint32_t)(a > b ? a : b);
 }
 
-void pi_table_give(struct pi_table *t, uint32_t item)
+static void size_holders(const struct bt_prefix_index_limits *l,
+                         struct sizes *s)
 {
-    assert(t->used > 0);
-    t->next[item] = t->free_head;
-    t->free_head = item;
-    t->used--;
+    uint32_t need = least(l->blocks_max, l->holdings_max / PI_INLINE + 1);
+    uint64_t bytes;
+
+    s->words = (l->workers_max + 63) / 64;
+    if (l->workers_max <= PI_DIRECT)
+        return;
+    bytes = (uint64_t)l->blocks_max * WIDE_BYTES;
+    s->wides =
+        least(need, most(LEAST, bytes / ((uint64_t)s->words * BT_TIERS * 8)));
+    if (s->words < SOME_WORDS)
+        return;
+    s->some_chain = s->words < 2 * SOME_WORDS ? 1 : PI_SOME_CHAIN;
+    s->somes = least(need, most(LEAST, l->blocks_max / SOME_BLOCKS));
 }
 
-void pi_table_link(struct pi_table *t, uint32_t item, uint64_t hash)
+static void size_pages(const struct bt_prefix_index_limits *l, struct sizes *s)
 {
-    uint32_t *bucket = &t->buckets[hash & t->mask];
+    uint64_t ranks = (uint64_t)l->workers_max * PI_RANKS_MAX;
+    uint64_t spare = most(LEAST, (uint64_t)l->workers_max * SPARE_PAGES);
 
-    t->next[item] = *bucket;
-    *bucket = item;
+    spare = least(spare, most(l->workers_max, SPARE_MANY));
+    spare = least(spare, least(ranks, l->holdings_max));
+    s->page_shift =
+        spare << PAGE_SHIFT <= l->holdings_max / 8 ? PAGE_SHIFT : PAGE_SMALL;
+    s->pages = (l->holdings_max >> s->page_shift) + 1 + (uint32_t)spare;
+    s->sources = least(least(ranks, s->pages),
+                       most(LEAST, (uint64_t)l->workers_max * RANKS_USUAL));
 }
 
-void pi_table_unlink(struct pi_table *t, uint32_t item, uint64_t hash)
+static struct sizes sizes_of(const struct bt_prefix_index_limits *l)
 {
-    uint32_t *at = &t->buckets[hash & t->mask];
+    struct sizes s = {0};
 
-    while (*at != item) {
-        assert(*at != 0);
-        at = &t->next[*at];
-    }
-    *at = t->next[item];
-}
-
-uint64_t pi_block_hash(uint64_t key)
-{
-    return bt_mix64(key);
-}
-
-uint64_t pi_presence_hash(uint32_t block, uint32_t worker)
-{
-    return bt_mix64((uint64_t)worker << 32 | block);
-}
-
-uint32_t pi_block_find(const struct bt_prefix_index *index, uint64_t key)
-{
-    const struct pi_table *t = &index->block_table;
-    uint32_t item = t->buckets[pi_block_hash(key) & t->mask];
-
-    while (item != 0 && index->blocks[item].key != key)
-        item = t->next[item];
-    return item;
-}
-
-uint32_t pi_presence_find(const struct bt_prefix_index *index, uint32_t block,
-                          uint32_t worker)
-{
-    const struct pi_table *t = &index->presence_table;
-    uint32_t item = t->buckets[pi_presence_hash(block, worker) & t->mask];
-
-    while (item != 0 && (index->presences[item].block != block ||
-                         index->presences[item].worker != worker))
-        item = t->next[item];
-    return item;
+    size_holders(l, &s);
+    size_pages(l, &s);
+    s.extras = least(l->holdings_max,
+                     most(EXTRA_LEAST, l->holdings_max / EXTRA_SHARE));
+    s.namespaces = least(
+        NS_MAX, least(l->blocks_max, most(LEAST, l->blocks_max / NS_BLOCKS)));
+    return s;
 }
 
 static bool limits_ok(const struct bt_prefix_index_limits *l)
@@ -107,76 +103,136 @@ static bool limits_ok(const struct bt_prefix_index_limits *l)
            l->holdings_max > 0 && l->holdings_max <= ITEMS_MAX;
 }
 
-static uint32_t sources_limit(const struct bt_prefix_index_limits *l)
+static size_t table_bytes(uint32_t items, size_t item_bytes)
 {
-    uint64_t n = (uint64_t)l->workers_max * PI_RANKS_MAX;
-
-    return n < l->holdings_max ? (uint32_t)n : l->holdings_max;
+    return bt_arena_need(items, sizeof(uint32_t)) +
+           bt_arena_need((size_t)items + 1, item_bytes);
 }
 
-static uint32_t word_count(const struct bt_prefix_index_limits *l)
+/* Whole cache lines, wherever the arena stands. */
+static uint32_t map_buckets(uint32_t items)
 {
-    return (l->workers_max + 63) / 64;
+    return items / PI_FILL + 1;
 }
 
-static size_t table_bytes(uint32_t items)
+static size_t map_words(uint32_t items)
 {
-    return bt_arena_need(bucket_count(items), sizeof(uint32_t)) +
-           bt_arena_need((size_t)items + 1, sizeof(uint32_t));
+    return ((size_t)map_buckets(items) + 1) * PI_LINE;
+}
+
+static size_t pool_bytes(uint32_t records, size_t record)
+{
+    return records == 0 ? 0 : bt_arena_need((size_t)records + 1, record);
+}
+
+static size_t wide_bytes(const struct sizes *s)
+{
+    return (size_t)s->words * BT_TIERS * sizeof(uint64_t);
 }
 
 size_t bt_prefix_index_bytes(const struct bt_prefix_index_limits *limits)
 {
     const struct bt_prefix_index_limits *l = limits;
-    size_t blocks = (size_t)l->blocks_max + 1;
-    size_t holdings = (size_t)l->holdings_max + 1;
+    struct sizes s;
 
     if (!limits_ok(l))
         return SIZE_MAX;
+    s = sizes_of(l);
     return bt_arena_need(1, sizeof(struct bt_prefix_index)) +
-           table_bytes(l->blocks_max) + 2 * table_bytes(l->holdings_max) +
-           bt_arena_need(blocks, sizeof(struct pi_block)) +
-           bt_arena_need(blocks * BT_TIERS * word_count(l), sizeof(uint64_t)) +
-           bt_arena_need(holdings, sizeof(struct pi_presence)) +
-           bt_arena_need(holdings, sizeof(struct pi_holding)) +
-           bt_arena_need((size_t)sources_limit(l) + 1,
-                         sizeof(struct pi_source)) +
+           bt_arena_need(map_words(l->blocks_max), sizeof(uint32_t)) +
+           bt_arena_need((size_t)l->blocks_max + 1, sizeof(struct pi_block)) +
+           table_bytes(s.extras, sizeof(struct pi_extra)) +
+           table_bytes(s.namespaces, sizeof(struct pi_ns)) +
+           pool_bytes(s.somes, sizeof(struct pi_some)) +
+           pool_bytes(s.wides, wide_bytes(&s)) +
+           bt_arena_need(map_words(l->holdings_max), sizeof(uint32_t)) +
+           bt_arena_need((size_t)(s.pages + 1) << s.page_shift,
+                         sizeof(struct pi_holding)) +
+           bt_arena_need((size_t)s.pages + 1, sizeof(struct pi_page)) +
+           bt_arena_need((size_t)s.sources + 1, sizeof(struct pi_source)) +
            2 * bt_arena_need(l->workers_max, sizeof(uint32_t));
 }
 
-static bool table_init(struct pi_table *t, struct bt_arena *arena,
-                       uint32_t items)
+/* NULL: the arena is too small. The items are the caller's to keep. */
+static void *table_init(struct pi_table *t, struct bt_arena *arena,
+                        uint32_t items, size_t item_bytes)
 {
-    uint32_t buckets = bucket_count(items);
-
-    t->buckets = bt_arena_take(arena, buckets, sizeof(uint32_t));
-    t->next = bt_arena_take(arena, (size_t)items + 1, sizeof(uint32_t));
-    t->mask = buckets - 1;
+    t->bucket_count = items;
     t->max = items;
-    return t->buckets != NULL && t->next != NULL;
+    t->buckets = bt_arena_take(arena, t->bucket_count, sizeof(uint32_t));
+    if (t->buckets == NULL)
+        return NULL;
+    return bt_arena_take(arena, (size_t)items + 1, item_bytes);
 }
 
-static bool items_init(struct bt_prefix_index *x, struct bt_arena *arena)
+/* items: how many at most; number: the largest that is used. */
+static bool map_init(struct pi_map *m, struct bt_arena *arena, uint32_t items,
+                     uint32_t number)
+{
+    void *memory = bt_arena_take(arena, map_words(items), sizeof(*m->lines));
+    size_t bytes = PI_LINE * sizeof(*m->lines);
+
+    if (memory == NULL)
+        return false;
+    m->lines =
+        (uint32_t *)(void *)((unsigned char *)memory +
+                             (bytes - (uintptr_t)memory % bytes) % bytes);
+    m->buckets = map_buckets(items);
+    m->item_mask = UINT32_MAX >> __builtin_clz(number);
+    return true;
+}
+
+static bool pool_init(struct pi_pool *p, struct bt_arena *arena,
+                      uint32_t records, size_t record)
+{
+    p->max = records;
+    p->record = (uint32_t)record;
+    if (records == 0)
+        return true;
+    p->base = bt_arena_take(arena, (size_t)records + 1, record);
+    return p->base != NULL;
+}
+
+static bool blocks_init(struct bt_prefix_index *x, struct bt_arena *arena,
+                        const struct sizes *s)
+{
+    x->words = s->words;
+    x->direct = x->limits.workers_max <= PI_DIRECT;
+    x->some_chain = s->some_chain;
+    x->blocks = bt_arena_take(arena, (size_t)x->limits.blocks_max + 1,
+                              sizeof(*x->blocks));
+    x->extras =
+        table_init(&x->extra_table, arena, s->extras, sizeof(*x->extras));
+    x->namespaces =
+        table_init(&x->ns_table, arena, s->namespaces, sizeof(*x->namespaces));
+    return map_init(&x->block_map, arena, x->limits.blocks_max,
+                    x->limits.blocks_max) &&
+           x->blocks != NULL && x->extras != NULL && x->namespaces != NULL &&
+           pool_init(&x->somes, arena, s->somes, sizeof(struct pi_some)) &&
+           pool_init(&x->wides, arena, s->wides, wide_bytes(s));
+}
+
+static bool holdings_init(struct bt_prefix_index *x, struct bt_arena *arena,
+                          const struct sizes *s)
 {
     const struct bt_prefix_index_limits *l = &x->limits;
-    size_t blocks = (size_t)l->blocks_max + 1;
-    size_t holdings = (size_t)l->holdings_max + 1;
 
-    x->sources_max = sources_limit(l);
-    x->words = word_count(l);
-    x->blocks = bt_arena_take(arena, blocks, sizeof(*x->blocks));
-    x->holders =
-        bt_arena_take(arena, blocks * BT_TIERS * x->words, sizeof(*x->holders));
-    x->presences = bt_arena_take(arena, holdings, sizeof(*x->presences));
-    x->holdings = bt_arena_take(arena, holdings, sizeof(*x->holdings));
+    x->page_shift = s->page_shift;
+    x->page_full = UINT32_MAX >> (PI_PAGE_MAX - (1u << s->page_shift));
+    x->pages_max = s->pages;
+    x->sources_max = s->sources;
+    x->holdings = bt_arena_take(arena, (size_t)(s->pages + 1) << s->page_shift,
+                                sizeof(*x->holdings));
+    x->pages = bt_arena_take(arena, (size_t)s->pages + 1, sizeof(*x->pages));
     x->sources =
-        bt_arena_take(arena, (size_t)x->sources_max + 1, sizeof(*x->sources));
+        bt_arena_take(arena, (size_t)s->sources + 1, sizeof(*x->sources));
     x->worker_sources =
         bt_arena_take(arena, l->workers_max, sizeof(*x->worker_sources));
     x->worker_blocks =
         bt_arena_take(arena, l->workers_max, sizeof(*x->worker_blocks));
-    return x->blocks != NULL && x->holders != NULL && x->presences != NULL &&
-           x->holdings != NULL && x->sources != NULL &&
+    return map_init(&x->holding_map, arena, l->holdings_max,
+                    ((s->pages + 1) << s->page_shift) - 1) &&
+           x->holdings != NULL && x->pages != NULL && x->sources != NULL &&
            x->worker_sources != NULL && x->worker_blocks != NULL;
 }
 
@@ -184,173 +240,33 @@ struct bt_prefix_index *
 bt_prefix_index_init(struct bt_arena *arena,
                      const struct bt_prefix_index_limits *limits)
 {
+    size_t before = arena->used;
     struct bt_prefix_index *x;
+    struct sizes sizes;
 
     if (!limits_ok(limits))
         return NULL;
     x = bt_arena_take(arena, 1, sizeof(*x));
     if (x == NULL)
         return NULL;
+    sizes = sizes_of(limits);
     x->limits = *limits;
-    if (!table_init(&x->block_table, arena, limits->blocks_max) ||
-        !table_init(&x->presence_table, arena, limits->holdings_max) ||
-        !table_init(&x->holding_table, arena, limits->holdings_max) ||
-        !items_init(x, arena))
+    if (!blocks_init(x, arena, &sizes) || !holdings_init(x, arena, &sizes))
         return NULL;
+    x->stats.bytes = arena->used - before;
     return x;
 }
 
-/* One match. Tiers from `first` on are asked for; the sets of faster tiers are
- * part of those of slower ones, so a word that is empty in the last tier is
- * empty in all and left out from then on. */
-struct match {
-    uint64_t alive[WORDS_MAX][BT_TIERS]; /* workers without a hole so far */
-    uint32_t words[WORDS_MAX];           /* that are not empty */
-    uint32_t word_count;
-    unsigned int first;
-    uint32_t *depth_out; /* [worker * (BT_TIERS - first) + tier - first] */
-};
+/* ---- look-ups ---- */
 
-static void match_start(const struct bt_prefix_index *index, struct match *m)
+unsigned int bt_prefix_index_tiers(const struct bt_prefix_index *index,
+                                   uint32_t worker, uint64_t key)
 {
-    uint32_t max = index->limits.workers_max;
+    uint32_t block;
 
-    for (uint32_t w = 0; w < index->words; w++) {
-        m->words[w] = w;
-        for (unsigned int t = m->first; t < BT_TIERS; t++)
-            m->alive[w][t] = UINT64_MAX;
-    }
-    m->word_count = index->words;
-    for (unsigned int t = m->first; t < BT_TIERS && max % 64 != 0; t++)
-        m->alive[index->words - 1][t] = (1ULL << max % 64) - 1;
-}
-
-/* These workers end at this depth. */
-static void set_depths(const struct match *m, uint64_t set, uint32_t word,
-                       unsigned int tier, uint32_t depth)
-{
-    size_t stride = BT_TIERS - m->first;
-
-    while (set != 0) {
-        uint32_t worker = word * 64 + (uint32_t)__builtin_ctzll(set);
-
-        m->depth_out[worker * stride + tier - m->first] = depth;
-        set &= set - 1;
-    }
-}
-
-/* Those that hold this block too go on. */
-static void match_block(struct match *m, const uint64_t *holders,
-                        uint32_t depth)
-{
-    uint32_t emptied = 0, kept = 0;
-
-    for (uint32_t i = 0; i < m->word_count; i++) {
-        uint32_t w = m->words[i];
-        uint64_t *alive = m->alive[w];
-        const uint64_t *held = holders + (size_t)w * BT_TIERS;
-
-        for (unsigned int t = m->first; t < BT_TIERS; t++) {
-            uint64_t gone = alive[t] & ~held[t];
-
-            if (gone == 0)
-                continue;
-            alive[t] &= held[t];
-            set_depths(m, gone, w, t, depth);
-            emptied += t == BT_TIERS - 1 && alive[t] == 0;
-        }
-    }
-    for (uint32_t i = 0; i < m->word_count && emptied > 0; i++) {
-        m->words[kept] = m->words[i];
-        kept += m->alive[m->words[i]][BT_TIERS - 1] != 0;
-    }
-    if (emptied > 0)
-        m->word_count = kept;
-}
-
-/* The keys that come soon, by their place in keys[] modulo the ring: a bucket
- * is fetched 2 * AHEAD keys before its use, its first block AHEAD keys. */
-struct ahead {
-    uint32_t bucket[2 * AHEAD], item[2 * AHEAD];
-};
-
-static void see_bucket(const struct bt_prefix_index *index, struct ahead *a,
-                       const uint64_t *keys, size_t i)
-{
-    const struct pi_table *t = &index->block_table;
-    uint32_t bucket = (uint32_t)bt_mix64(keys[i]) & t->mask;
-
-    a->bucket[i % (2 * AHEAD)] = bucket;
-    __builtin_prefetch(&t->buckets[bucket]);
-}
-
-static void see_block(const struct bt_prefix_index *index, struct ahead *a,
-                      size_t i)
-{
-    uint32_t item = index->block_table.buckets[a->bucket[i % (2 * AHEAD)]];
-
-    a->item[i % (2 * AHEAD)] = item;
-    __builtin_prefetch(&index->blocks[item]);
-    __builtin_prefetch(pi_holders(index, item));
-}
-
-static void match_loop(const struct bt_prefix_index *index,
-                       const uint64_t *keys, size_t count, struct match *m)
-{
-    const uint32_t *next = index->block_table.next;
-    struct ahead a;
-    uint32_t depth = 0;
-
-    for (size_t i = 0; i < count && i < (size_t)2 * AHEAD; i++)
-        see_bucket(index, &a, keys, i);
-    for (size_t i = 0; i < count && i < AHEAD; i++)
-        see_block(index, &a, i);
-    for (; depth < count && m->word_count > 0; depth++) {
-        uint32_t block = a.item[depth % (2 * AHEAD)];
-
-        if (count - depth > AHEAD)
-            see_block(index, &a, (size_t)depth + AHEAD);
-        if (count - depth > (size_t)2 * AHEAD)
-            see_bucket(index, &a, keys, (size_t)depth + 2 * AHEAD);
-        while (block != 0 && index->blocks[block].key != keys[depth])
-            block = next[block];
-        if (block == 0)
-            break;
-        match_block(m, pi_holders(index, block), depth);
-    }
-    for (uint32_t i = 0; i < m->word_count; i++)
-        for (unsigned int t = m->first; t < BT_TIERS; t++)
-            set_depths(m, m->alive[m->words[i]][t], m->words[i], t, depth);
-}
-
-static void match(const struct bt_prefix_index *index, const uint64_t *keys,
-                  size_t count, unsigned int first, uint32_t *depth_out)
-{
-    struct match m; /* its sets are large: match_start() fills what is used */
-
-    memset(depth_out, 0,
-           (size_t)index->limits.workers_max * (BT_TIERS - first) *
-               sizeof(*depth_out));
-    if (count > UINT32_MAX)
-        count = UINT32_MAX;
-    m.first = first;
-    m.depth_out = depth_out;
-    match_start(index, &m);
-    match_loop(index, keys, count, &m);
-}
-
-void bt_prefix_index_match(const struct bt_prefix_index *index,
-                           const uint64_t *keys, size_t count,
-                           uint32_t *depth_out)
-{
-    match(index, keys, count, BT_TIERS - 1, depth_out);
-}
-
-void bt_prefix_index_match_tiers(const struct bt_prefix_index *index,
-                                 const uint64_t *keys, size_t count,
-                                 uint32_t *depth_out)
-{
-    match(index, keys, count, 0, depth_out);
+    assert(worker < index->limits.workers_max);
+    block = pi_block_find(index, key);
+    return block != 0 ? pi_block_tiers(index, block, worker) : 0;
 }
 
 int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
@@ -359,21 +275,80 @@ int bt_prefix_index_holds(const struct bt_prefix_index *index, uint32_t worker,
     return bt_prefix_index_tiers(index, worker, key) != 0;
 }
 
-unsigned int bt_prefix_index_tiers(const struct bt_prefix_index *index,
-                                   uint32_t worker, uint64_t key)
+enum bt_status bt_prefix_index_own_key(const struct bt_prefix_index *index,
+                                       uint32_t worker, uint32_t rank,
+                                       uint64_t hash, uint64_t *key_out)
 {
-    unsigned int tiers = 0;
-    uint32_t block, presence;
+    struct pi_entries entries;
+    uint32_t source, item;
 
     assert(worker < index->limits.workers_max);
-    block = pi_block_find(index, key);
-    presence = block != 0 ? pi_presence_find(index, block, worker) : 0;
-    if (presence == 0)
-        return 0;
+    source = pi_source_find(index, worker, rank);
+    if (source == 0)
+        return BT_NOT_FOUND;
+    entries = pi_entries_of(index, source, hash);
+    do
+        item = pi_entries_next(index, &entries);
+    while (item != 0 && index->holdings[item].block == 0);
+    if (item == 0)
+        return BT_NOT_FOUND;
+    *key_out = index->blocks[index->holdings[item].block].key;
+    return BT_OK;
+}
+
+uint64_t bt_prefix_index_copies(const struct bt_prefix_index *index,
+                                uint32_t worker, uint32_t rank,
+                                enum bt_tier tier)
+{
+    uint32_t source;
+
+    assert(worker < index->limits.workers_max);
+    assert((unsigned int)tier < BT_TIERS);
+    source = pi_source_find(index, worker, rank);
+    return source != 0 ? index->sources[source].copies[tier] : 0;
+}
+
+static void entry_of(const struct bt_prefix_index *x, uint32_t item,
+                     struct bt_prefix_entry *out)
+{
+    const struct pi_holding *h = &x->holdings[item];
+
+    *out = (struct bt_prefix_entry){
+        .rank = x->sources[pi_holding_source(x, item)].rank,
+        .hash = pi_holding_hash(h),
+        .keyed = h->block != 0};
+    if (h->block != 0) {
+        out->key = x->blocks[h->block].key;
+        out->ns = x->namespaces[x->blocks[h->block].ns].seed;
+    }
     for (unsigned int t = 0; t < BT_TIERS; t++)
-        if (index->presences[presence].holdings[t] > 0)
-            tiers |= 1u << t;
-    return tiers;
+        out->copies[t] = pi_copies(h->counts, t);
+}
+
+static void pages_each(const struct bt_prefix_index *x, uint32_t page,
+                       bt_prefix_entry_fn fn, void *arg)
+{
+    struct bt_prefix_entry entry;
+
+    for (; page != 0; page = x->pages[page].next)
+        for (uint32_t used = x->pages[page].used; used != 0; used &= used - 1) {
+            entry_of(x, page << x->page_shift | (uint32_t)__builtin_ctz(used),
+                     &entry);
+            fn(arg, &entry);
+        }
+}
+
+void bt_prefix_index_each(const struct bt_prefix_index *index, uint32_t worker,
+                          bt_prefix_entry_fn fn, void *arg)
+{
+    uint32_t s;
+
+    assert(worker < index->limits.workers_max);
+    for (s = index->worker_sources[worker]; s != 0;
+         s = index->sources[s].next) {
+        pages_each(index, index->sources[s].full.head, fn, arg);
+        pages_each(index, index->sources[s].open.head, fn, arg);
+    }
 }
 
 uint32_t bt_prefix_index_worker_blocks(const struct bt_prefix_index *index,
@@ -387,6 +362,7 @@ void bt_prefix_index_stats_get(const struct bt_prefix_index *index,
                                struct bt_prefix_index_stats *out)
 {
     *out = index->stats;
-    out->blocks = index->block_table.used;
-    out->holdings = index->holding_table.used;
+    out->blocks = index->blocks_used;
+    out->holdings = index->holdings_used;
+    out->namespaces = index->ns_table.used;
 }

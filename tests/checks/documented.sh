@@ -61,9 +61,9 @@ check_keys() {
     return "$bad"
 }
 
-check_metrics() {
-    local name bad=0
-    mapfile -t files < <(project_files . c | grep '^orchestrator/shell/' || true)
+check_metrics() { # FOLDER
+    local name bad=0 metrics=$1/METRICS.md
+    mapfile -t files < <(project_files . c | grep "^$1/" || true)
     [ "${#files[@]}" -gt 0 ] || return 0
     grep -nohE '"baton_[a-z0-9_]+' "${files[@]}" | sed 's/.*"//' | sort -u \
         >"$scratch_dir/used"
@@ -91,7 +91,8 @@ check() {
     cd "$1"
     check_commands || bad=1
     check_keys || bad=1
-    check_metrics || bad=1
+    check_metrics orchestrator/shell || bad=1
+    check_metrics orchestrator/index || bad=1
     return "$bad"
 }
 

@@ -172,6 +172,70 @@ static void multimodal(void **state)
                            64) != 0x0123456789abcdefULL);
 }
 
+/* X1 and X2: adapter, salt and an image over the first two of three blocks; the
+ * third lies in the same namespace although its event does not show the salt.
+ */
+static void image_chain(void **state)
+{
+    static const uint64_t local[] = {
+        0x6224eaa093e54698ULL, 0xaf5a539c51e46869ULL, 0xd5c5c38e99ac71d6ULL};
+    static const uint64_t seq[] = {0x6224eaa093e54698ULL, 0xc6eb2220fd1464aaULL,
+                                   0x5937faa5b0c08f97ULL};
+    uint64_t ns = ns_of("lora-a", "salt"), mm, key = 0;
+    uint32_t tokens[12];
+
+    (void)state;
+    mm = bt_mm_hash(IMAGE_A, strlen(IMAGE_A)); /* the identifier in X1 */
+    run_from(1, tokens, 12);
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t own =
+            bt_block_local(tokens + 4 * i, 4, &mm, i < 2 ? 1 : 0, ns);
+
+        assert_true(own == local[i]);
+        key = i == 0 ? own : bt_block_chain(key, own);
+        assert_true(key == seq[i]);
+    }
+    /* What comes of it where the salt is not inherited. */
+    key = bt_block_local(tokens + 8, 4, NULL, 0, ns_of("lora-a", ""));
+    assert_true(bt_block_chain(seq[1], key) == 0x9806313f650d2b69ULL);
+}
+
+/* The same vectors as the table has them in decimal. */
+static void decimals(void **state)
+{
+    static const uint64_t seq4[] = {14643705804678351452u, 4945711292740353085u,
+                                    12583592247330656132u};
+    static const uint64_t seq16[] = {
+        16863443419780771464u, 12466389667045779788u, 960926348267535642u};
+    static const uint64_t local4[] = {
+        14643705804678351452u, 16777012769546811212u, 483935686894639516u};
+    static const uint64_t local16[] = {
+        16863443419780771464u, 2287610619914608821u, 12129935312930971799u};
+    static const uint32_t wide[] = {128000, 65535, 65536, 255, 256, 23, 24, 0,
+                                    0,      1,     2,     3,   4,   5,  6,  7};
+    uint32_t tokens[48];
+    uint64_t keys[3];
+
+    (void)state;
+    run_from(1, tokens, 48);
+    assert_int_equal(bt_block_keys(tokens, 12, 4, 1337, keys, 3), 3);
+    assert_memory_equal(keys, seq4, sizeof(seq4));
+    assert_int_equal(bt_block_keys(tokens, 48, 16, 1337, keys, 3), 3);
+    assert_memory_equal(keys, seq16, sizeof(seq16));
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(bt_block_local(tokens + 4 * i, 4, NULL, 0, 1337) ==
+                    local4[i]);
+        assert_true(bt_block_local(tokens + 16 * i, 16, NULL, 0, 1337) ==
+                    local16[i]);
+    }
+    assert_true(bt_block_local(wide, 16, NULL, 0, 1337) ==
+                11524727891884026788u);
+    assert_true(ns_of("lora-a", "") == 16914862882262291013u);
+    assert_true(ns_of("", "salt") == 4028552866779081782u);
+    assert_true(ns_of("lora-a", "salt") == 2496671675331819842u);
+    assert_true(ns_of("", "tenant-a") == 1948188790972764086u);
+}
+
 /* Windows of 5 tokens, stride 4 (2.4). */
 static void eagle_windows(void **state)
 {
@@ -204,7 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(namespaces), cmocka_unit_test(plain_chains),
         cmocka_unit_test(odd_tokens), cmocka_unit_test(chains_in_namespaces),
-        cmocka_unit_test(multimodal), cmocka_unit_test(eagle_windows),
+        cmocka_unit_test(multimodal), cmocka_unit_test(image_chain),
+        cmocka_unit_test(decimals),   cmocka_unit_test(eagle_windows),
         cmocka_unit_test(key_counts),
     };
 

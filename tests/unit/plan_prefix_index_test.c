@@ -585,6 +585,360 @@ static void tiers_against_a_plain_count(void **state)
     assert_drained(x);
 }
 
+/* ---- remaining, copies, counting ---- */
+
+static void store_times(struct bt_prefix_index *x, uint32_t worker,
+                        uint64_t key, enum bt_tier tier, int times)
+{
+    struct bt_kv_store s = given(&key, &key, 1, tier);
+
+    for (int i = 0; i < times; i++)
+        assert_int_equal(bt_prefix_index_store(x, worker, 0, &s), BT_OK);
+}
+
+static uint64_t device_copies(const struct bt_prefix_index *x)
+{
+    return bt_prefix_index_copies(x, 0, 0, BT_TIER_DEVICE);
+}
+
+/* engine-wire.md X5: removal of 101 and 102 with [1, 0] left. */
+static void remaining_says_what_is_left(void **state)
+{
+    const uint64_t hashes[] = {101, 102, 103};
+    const uint32_t left[] = {1, 0, 2};
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    store_times(x, 0, 101, BT_TIER_DEVICE, 3);
+    store_times(x, 0, 102, BT_TIER_DEVICE, 2);
+    assert_int_equal(device_copies(x), 5);
+    bt_prefix_index_remaining(x, 0, 0, hashes, left, 3, BT_TIER_DEVICE);
+    assert_int_equal(device_copies(x), 1);
+    assert_true(bt_prefix_index_holds(x, 0, 101));
+    assert_false(bt_prefix_index_holds(x, 0, 102));
+    assert_int_equal(stats(x).removes, 2);
+    assert_int_equal(stats(x).unknown_removes, 1); /* 103 is not invented */
+    assert_false(bt_prefix_index_holds(x, 0, 103));
+    bt_prefix_index_remaining(x, 0, 0, hashes, left, 1, BT_TIER_HOST);
+    assert_int_equal(bt_prefix_index_copies(x, 0, 0, BT_TIER_HOST), 0);
+    bt_prefix_index_remaining(x, 0, 0, hashes, left + 2, 1, BT_TIER_DEVICE);
+    assert_int_equal(device_copies(x), 2); /* more than we knew of */
+    bt_prefix_index_remaining(x, 3, 0, hashes, left, 3, BT_TIER_DEVICE);
+    assert_int_equal(stats(x).unknown_removes, 5); /* 1, host, 3 of worker 3 */
+    bt_prefix_index_remaining(x, 0, 0, hashes, left + 1, 1, BT_TIER_DEVICE);
+    assert_drained(x);
+}
+
+static void set_counting_ends_with_one_removal(void **state)
+{
+    const uint64_t h = 7, other = 8;
+    const uint32_t left = 5;
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    store_times(x, 0, h, BT_TIER_DEVICE, 4);
+    store_times(x, 0, h, BT_TIER_HOST, 2);
+    bt_prefix_index_counting(x, 0, 0, BT_KV_COUNT_SET);
+    assert_int_equal(device_copies(x), 1);
+    assert_int_equal(bt_prefix_index_copies(x, 0, 0, BT_TIER_HOST), 1);
+    store_times(x, 0, h, BT_TIER_DEVICE, 3);
+    bt_prefix_index_remaining(x, 0, 0, &h, &left, 1, BT_TIER_DEVICE);
+    assert_int_equal(device_copies(x), 1);
+    bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DEVICE);
+    assert_int_equal(bt_prefix_index_tiers(x, 0, h), 1u << BT_TIER_HOST);
+    bt_prefix_index_counting(x, 0, 0, BT_KV_COUNT_COPIES);
+    store_times(x, 0, h, BT_TIER_DEVICE, 2);
+    assert_int_equal(device_copies(x), 2);
+    bt_prefix_index_clear(x, 0, 0);
+    /* Set before the first entry it counts for those to come; without entries
+     * it is forgotten. */
+    bt_prefix_index_counting(x, 0, 0, BT_KV_COUNT_SET);
+    store_times(x, 0, other, BT_TIER_DEVICE, 2);
+    assert_int_equal(device_copies(x), 1);
+    bt_prefix_index_remove(x, 0, 0, &other, 1, BT_TIER_DEVICE);
+    store_times(x, 0, other, BT_TIER_DEVICE, 2);
+    assert_int_equal(device_copies(x), 2);
+    bt_prefix_index_drop_worker(x, 0);
+    assert_drained(x);
+}
+
+/* 127 copies are the most that is counted: too few only costs a miss. */
+static void copies_saturate(void **state)
+{
+    const uint64_t h = 7;
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    store_times(x, 0, h, BT_TIER_DISK, 130);
+    assert_int_equal(bt_prefix_index_copies(x, 0, 0, BT_TIER_DISK), 127);
+    for (int i = 0; i < 127; i++) {
+        assert_true(bt_prefix_index_holds(x, 0, h));
+        bt_prefix_index_remove(x, 0, 0, &h, 1, BT_TIER_DISK);
+    }
+    assert_drained(x);
+}
+
+/* ---- age, one tier ---- */
+
+static void aged_entries_are_confirmed_or_dropped(void **state)
+{
+    const uint64_t keys[] = {11, 12, 13};
+    struct bt_kv_store all = given(keys, keys, 3, BT_TIER_DEVICE);
+    struct bt_kv_store second = given(keys + 1, keys + 1, 1, BT_TIER_HOST);
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    bt_prefix_index_age(x, 0, 0); /* nothing there: harmless */
+    assert_int_equal(bt_prefix_index_drop_aged(x, 0, 0), 0);
+    bt_prefix_index_store(x, 0, 0, &all);
+    bt_prefix_index_store(x, 0, 1, &all);
+    bt_prefix_index_age(x, 0, 0);
+    assert_true(bt_prefix_index_holds(x, 0, 11)); /* aged is not gone */
+    bt_prefix_index_store(x, 0, 0, &second);
+    assert_int_equal(bt_prefix_index_drop_aged(x, 0, 0), 2);
+    assert_int_equal(bt_prefix_index_drop_aged(x, 0, 0), 0);
+    assert_int_equal(stats(x).holdings, 4); /* the other rank's, and 12 */
+    assert_int_equal(bt_prefix_index_tiers(x, 0, 12),
+                     1u << BT_TIER_DEVICE | 1u << BT_TIER_HOST);
+    /* However often: what is not confirmed stays aged. */
+    for (int i = 0; i < 40; i++) {
+        bt_prefix_index_age(x, 0, 1);
+        second.tier = BT_TIER_DEVICE;
+        assert_int_equal(bt_prefix_index_store(x, 0, 1, &second), BT_OK);
+    }
+    assert_int_equal(bt_prefix_index_drop_aged(x, 0, 1), 2);
+    for (int i = 0; i < 40; i++)
+        bt_prefix_index_age(x, 0, 1);
+    assert_int_equal(bt_prefix_index_drop_aged(x, 0, 1), 1);
+    bt_prefix_index_clear(x, 0, 0);
+    assert_drained(x);
+}
+
+static void one_tier_is_cleared(void **state)
+{
+    const uint64_t keys[] = {11, 12, 13};
+    struct bt_kv_store s = given(keys, keys, 3, BT_TIER_DEVICE);
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_store(x, 0, 1, &s);
+    s = given(keys + 1, keys + 1, 1, BT_TIER_HOST);
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_clear_tier(x, 0, 0, BT_TIER_DEVICE);
+    assert_int_equal(device_copies(x), 0);
+    assert_int_equal(stats(x).holdings, 4);
+    assert_int_equal(bt_prefix_index_tiers(x, 0, 12),
+                     1u << BT_TIER_DEVICE | 1u << BT_TIER_HOST);
+    bt_prefix_index_clear_tier(x, 0, 1, BT_TIER_DEVICE);
+    assert_int_equal(bt_prefix_index_tiers(x, 0, 12), 1u << BT_TIER_HOST);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 0), 1);
+    bt_prefix_index_clear_tier(x, 0, 0, BT_TIER_HOST);
+    assert_int_equal(stats(x).clears, 3);
+    assert_drained(x);
+}
+
+/* ---- two holdings of one worker on one block ---- */
+
+/* Ranks and engine hashes that mean the same block: it is held until the last
+ * one goes. */
+static void a_block_is_held_until_the_last_entry_goes(void **state)
+{
+    const uint64_t hashes[] = {1, 2}, keys[] = {77, 77};
+    struct bt_kv_store s = given(hashes, keys, 2, BT_TIER_DEVICE);
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    bt_prefix_index_store(x, 1, 0, &s);
+    bt_prefix_index_store(x, 1, 1, &s);
+    assert_int_equal(stats(x).holdings, 4);
+    assert_int_equal(bt_prefix_index_worker_blocks(x, 1), 1);
+    bt_prefix_index_remove(x, 1, 0, hashes, 2, BT_TIER_DEVICE);
+    bt_prefix_index_remove(x, 1, 1, hashes + 1, 1, BT_TIER_DEVICE);
+    assert_true(bt_prefix_index_holds(x, 1, 77));
+    bt_prefix_index_remove(x, 1, 1, hashes, 1, BT_TIER_DEVICE);
+    assert_false(bt_prefix_index_holds(x, 1, 77));
+    assert_drained(x);
+}
+
+/* ---- namespaces, collisions ---- */
+
+static void given_blocks_say_their_namespace(void **state)
+{
+    const uint64_t root = 1, root_key = 0xd070ee4e528a4152ULL, child = 2;
+    const uint64_t ns = bt_ns_seed(NULL, 0, "tenant-a", 8);
+    const uint64_t local = bt_block_local(tokens + 4, 4, NULL, 0, ns);
+    struct bt_kv_store s = given(&root, &root_key, 1, BT_TIER_DEVICE);
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    s.own_ns = ns;
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    s = child_of(1, &child, 1, 4);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+    assert_true(bt_prefix_index_holds(x, 0, bt_block_chain(root_key, local)));
+    assert_int_equal(stats(x).namespaces, 1);
+    bt_prefix_index_drop_worker(x, 0);
+    assert_int_equal(stats(x).namespaces, 0);
+}
+
+/* Tenants come and go: only those with blocks count; too many at once are
+ * refused. */
+static void namespaces_do_not_leak(void **state)
+{
+    struct bt_prefix_index *x = start();
+    uint32_t refused = 0;
+
+    (void)state;
+    for (uint64_t ns = 10000; ns < 80000; ns++) {
+        struct bt_kv_store s = given(&ns, &ns, 1, BT_TIER_DEVICE);
+
+        s.own_ns = ns;
+        assert_int_equal(bt_prefix_index_store(x, 0, 0, &s), BT_OK);
+        bt_prefix_index_remove(x, 0, 0, &ns, 1, BT_TIER_DEVICE);
+    }
+    assert_int_equal(stats(x).namespaces, 0);
+    x = start_with(4, 4000, 8000);
+    for (uint64_t ns = 1; ns <= 200; ns++) {
+        struct bt_kv_store s = given(&ns, &ns, 1, BT_TIER_DEVICE);
+
+        s.own_ns = ns;
+        refused += bt_prefix_index_store(x, 0, 0, &s) == BT_LIMIT;
+    }
+    assert_int_equal(refused, 200 - 4000 / 32);
+    assert_int_equal(stats(x).dropped, refused);
+    assert_int_equal(stats(x).namespaces, 4000 / 32);
+}
+
+/* field-failures C06: a handle of 64 bits that two contents share. */
+static void a_hash_keeps_its_first_content(void **state)
+{
+    const uint64_t two[] = {11, 12};
+    struct bt_kv_store first = store_of(two, 1, 0);
+    struct bt_kv_store again = store_of(two, 2, 4);
+    uint64_t second = bt_block_local(tokens + 8, 4, NULL, 0, BT_NS_PLAIN);
+    struct bt_prefix_index *x = start();
+
+    (void)state;
+    bt_prefix_index_store(x, 0, 0, &first);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &again), BT_OK);
+    assert_int_equal(stats(x).collisions, 1);
+    assert_int_equal(device_copies(x), 3);
+    assert_true(bt_prefix_index_holds(x, 0, KEY1));
+    assert_false(bt_prefix_index_holds(
+        x, 0, bt_block_local(tokens + 4, 4, NULL, 0, BT_NS_PLAIN)));
+    /* the child hangs on what is mapped */
+    assert_true(bt_prefix_index_holds(x, 0, bt_block_chain(KEY1, second)));
+    bt_prefix_index_drop_worker(x, 0);
+    assert_drained(x);
+}
+
+/* ---- spread, each, C16 ---- */
+
+static void spread_counts_workers(void **state)
+{
+    const uint64_t keys[] = {11, 12, 13, 14};
+    struct bt_prefix_index *x = start_with(100, 64, 1000);
+    uint32_t copies[4];
+
+    (void)state;
+    for (uint32_t w = 0; w < 100; w++) {
+        struct bt_kv_store s = given(keys, keys,
+                                     w == 0   ? 3
+                                     : w < 30 ? 2
+                                              : 1,
+                                     BT_TIER_HOST);
+
+        bt_prefix_index_store(x, w, 0, &s);
+        bt_prefix_index_store(x, w, 1, &s); /* a second rank: one worker */
+    }
+    assert_int_equal(bt_prefix_index_spread(x, keys, 4, copies), 3);
+    assert_memory_equal(copies, ((uint32_t[]){100, 30, 1, 0}), sizeof(copies));
+    assert_int_equal(stats(x).shared, 2);
+    for (uint32_t w = 2; w < 100; w++)
+        bt_prefix_index_drop_worker(x, w);
+    assert_int_equal(bt_prefix_index_spread(x, keys, 2, copies), 2);
+    assert_memory_equal(copies, ((uint32_t[]){2, 2}), 8);
+    assert_int_equal(stats(x).shared, 0); /* back inside the blocks */
+}
+
+struct told {
+    uint32_t count;
+    struct bt_prefix_entry entry[4];
+};
+
+static void tell(void *arg, const struct bt_prefix_entry *entry)
+{
+    struct told *told = arg;
+
+    assert_true(told->count < 4);
+    told->entry[told->count++] = *entry;
+}
+
+static void each_tells_every_entry_once(void **state)
+{
+    struct bt_prefix_index *x = start();
+    const uint64_t h = 5, other = 6;
+    struct bt_kv_store s = store_of(&h, 1, 0);
+    struct told told = {0};
+
+    (void)state;
+    s.salt = "salt";
+    s.salt_bytes = 4;
+    bt_prefix_index_store(x, 2, 1, &s);
+    bt_prefix_index_store(x, 2, 1, &s);
+    s = store_of(&other, 1, 0);
+    s.tier = BT_TIER_DISK;
+    s.full_attention = 0;
+    bt_prefix_index_store(x, 2, 1, &s);
+    bt_prefix_index_each(x, 0, tell, &told);
+    assert_int_equal(told.count, 0);
+    bt_prefix_index_each(x, 2, tell, &told);
+    assert_int_equal(told.count, 2);
+    if (!told.entry[0].keyed) {
+        told.entry[2] = told.entry[0];
+        told.entry[0] = told.entry[1];
+        told.entry[1] = told.entry[2];
+    }
+    assert_int_equal(told.entry[0].rank, 1);
+    assert_int_equal(told.entry[0].hash, 5);
+    /* engine-wire.md 2.9: B=4, salt, tokens 1..4 */
+    assert_int_equal(told.entry[0].key, 0xd4792f512213711cULL);
+    assert_int_equal(told.entry[0].ns, 0x37e84b7cf73fac36ULL);
+    assert_int_equal(told.entry[0].copies[BT_TIER_DEVICE], 2);
+    assert_int_equal(told.entry[1].hash, 6);
+    assert_int_equal(told.entry[1].key + told.entry[1].ns, 0);
+    assert_false(told.entry[1].keyed);
+    assert_int_equal(told.entry[1].copies[BT_TIER_DISK], 1);
+}
+
+/* field-failures C16: 1 <- 2 <- 3 <- 4, remove 2, then 4, then 3, then 2 comes
+ * back. In between 3 and 4 are held but no prompt reaches them. */
+static void c16_children_are_removed_later(void **state)
+{
+    const uint64_t four[] = {1, 2, 3, 4};
+    struct bt_prefix_index *x = start();
+    struct bt_kv_store s = store_of(four, 4, 0);
+    struct bt_kv_store again = child_of(1, four + 1, 1, 4);
+    uint64_t keys[4];
+    uint32_t depth[4];
+
+    (void)state;
+    bt_block_keys(tokens, 16, 4, BT_NS_PLAIN, keys, 4);
+    bt_prefix_index_store(x, 0, 0, &s);
+    bt_prefix_index_remove(x, 0, 0, four + 1, 1, BT_TIER_DEVICE);
+    bt_prefix_index_match(x, keys, 4, depth);
+    assert_int_equal(depth[0], 1);
+    bt_prefix_index_remove(x, 0, 0, four + 3, 1, BT_TIER_DEVICE);
+    bt_prefix_index_remove(x, 0, 0, four + 2, 1, BT_TIER_DEVICE);
+    assert_int_equal(stats(x).unknown_removes, 0);
+    assert_int_equal(bt_prefix_index_store(x, 0, 0, &again), BT_OK);
+    bt_prefix_index_match(x, keys, 4, depth);
+    assert_int_equal(depth[0], 2);
+    assert_false(bt_prefix_index_holds(x, 0, keys[2]));
+    assert_false(bt_prefix_index_holds(x, 0, keys[3]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -606,6 +960,18 @@ int main(void)
         cmocka_unit_test(ranks_are_bounded),
         cmocka_unit_test(many_workers),
         cmocka_unit_test(refuses_bad_limits),
+        cmocka_unit_test(remaining_says_what_is_left),
+        cmocka_unit_test(set_counting_ends_with_one_removal),
+        cmocka_unit_test(copies_saturate),
+        cmocka_unit_test(aged_entries_are_confirmed_or_dropped),
+        cmocka_unit_test(one_tier_is_cleared),
+        cmocka_unit_test(a_block_is_held_until_the_last_entry_goes),
+        cmocka_unit_test(given_blocks_say_their_namespace),
+        cmocka_unit_test(namespaces_do_not_leak),
+        cmocka_unit_test(a_hash_keeps_its_first_content),
+        cmocka_unit_test(spread_counts_workers),
+        cmocka_unit_test(each_tells_every_entry_once),
+        cmocka_unit_test(c16_children_are_removed_later),
     };
 
     return cmocka_run_group_tests_name("prefix_index", tests, NULL, NULL);

@@ -38,6 +38,12 @@ size_t bt_block_keys(const uint32_t *tokens, size_t count,
                      uint32_t block_tokens, uint64_t ns, uint64_t *keys_out,
                      size_t keys_max);
 
+/* The same where blocks are SGLang's Eagle windows (engine-wire.md 2.4): block
+ * i hashes tokens[i*B .. i*B+B], B + 1 of them: floor((count - 1) / B) keys. */
+size_t bt_block_keys_eagle(const uint32_t *tokens, size_t count,
+                           uint32_t block_tokens, uint64_t ns,
+                           uint64_t *keys_out, size_t keys_max);
+
 /* mm_hash of a multimodal identifier: exactly 64 hex digits -> the first 16 as
  * a number, anything else -> XXH3_64(utf8, seed 0). */
 uint64_t bt_mm_hash(const char *identifier, size_t bytes);

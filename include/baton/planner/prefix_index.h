@@ -4,11 +4,14 @@
  * deduplicate physical blocks, so presence is counted).
  *
  * Pure; all memory comes from the arena at init and never grows. When a table
- * is full, entries of the (worker, rank) that has the most make room, by second
- * chance: a block that was looked up for a placement (touch) or was a parent
- * since the hand last passed is kept once more. What is evicted costs a hit,
- * never a false one; `evicted` counts blocks given up so, `dropped` those that
- * found no room at all.
+ * is full, entries of the (worker, rank) that has the most make room, and of
+ * those with at least half as many, a few of each at a time, by second chance:
+ * a block that was looked up for a placement (touch) or was a parent since the
+ * hand last passed is kept once more. Blocks of the store event that needs the
+ * room stay. What is evicted costs a hit, never a false one; `evicted` counts
+ * blocks given up so, `dropped` those that found no room at all: also where the
+ * side tables are full (namespaces, holders of widely shared blocks, second
+ * entries of a worker for one block; sizes in planner/prefix_index.c).
  */
 #ifndef BATON_PLANNER_PREFIX_INDEX_H
 #define BATON_PLANNER_PREFIX_INDEX_H
@@ -31,9 +34,10 @@ struct bt_prefix_index_limits {
  * call only. */
 struct bt_kv_store {
     /* Not NULL: own keys of the blocks, already known (journal, simulator,
-     * snapshot); then parent, tokens, lora, salt and mm are not looked at, and
-     * a stored child that is hashed continues in namespace own_ns (0: the
-     * plain one). full_attention and tier count as ever. */
+     * snapshot); then tokens, lora, salt and mm are not looked at, a parent
+     * that is known is only used as one (kept once more), and a stored child
+     * that is hashed continues in namespace own_ns (0: the plain one).
+     * full_attention and tier count as ever. */
     const uint64_t *own_keys;
     uint64_t own_ns;
     const uint64_t *hashes; /* engine hashes, one per block */
@@ -113,13 +117,15 @@ uint64_t bt_prefix_index_copies(const struct bt_prefix_index *index,
                                 enum bt_tier tier);
 /* How stores of a hash that is present count. Copies (the default): each adds
  * one, each removal takes one. Set: none adds, the first removal ends it;
- * switching to it makes every count 1. Kept until the rank has no entries. */
+ * switching to it makes every count 1. Kept until the rank has no entries any
+ * more; told before the first, it holds for that. A count goes up to 127. */
 enum bt_kv_counting { BT_KV_COUNT_COPIES, BT_KV_COUNT_SET };
 void bt_prefix_index_counting(struct bt_prefix_index *index, uint32_t worker,
                               uint32_t rank, enum bt_kv_counting counting);
 /* All present entries of the rank become aged: a removal may have been missed.
- * A later store of the hash confirms it. O(1). drop_aged forgets those that are
- * aged still and returns how many blocks that were, O(the rank's entries). */
+ * A later store of the hash confirms it. O(1), each 15th time O(the rank's
+ * entries), as is drop_aged, which forgets those that are aged still and
+ * returns how many blocks that were. */
 void bt_prefix_index_age(struct bt_prefix_index *index, uint32_t worker,
                          uint32_t rank);
 uint64_t bt_prefix_index_drop_aged(struct bt_prefix_index *index,
