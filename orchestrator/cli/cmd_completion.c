@@ -16,7 +16,9 @@ static const struct {
 } VALUES[] = {
     {"output|-o", "table json"},
     {"role", "prefill decode both"},
-    {"event-encoding", "array map"},
+    {"event-encoding", "array map mapbatch"},
+    {"event-hash", "int bytes sha256_cbor:0 xxhash_cbor:0"},
+    {"replay-framing", "new old"},
     {"kv-load-failure-policy", "fail recompute"},
     {"format|-f", "auto mooncake bailian azure burstgpt"},
 };

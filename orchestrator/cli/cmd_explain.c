@@ -212,15 +212,30 @@ static void print_realised(const json_t *d)
                    : "");
 }
 
+static void print_overlap(const json_t *d)
+{
+    const json_t *credit = json_object_get(d, "credit");
+
+    if (json_is_number(credit))
+        printf("overlap %lld tokens from %s, credit %.2f, rank %lld; %lld held "
+               "by all, the deepest block %lld times\n",
+               int_of(d, "overlap_raw_tokens"), text_of(d, "overlap_source"),
+               json_number_value(credit), int_of(d, "overlap_rank"),
+               int_of(d, "common_tokens"), int_of(d, "copies"));
+    printf("\n");
+}
+
 static void print_decision(const json_t *d)
 {
     printf("request %s  policy %s  reason %s  fallback %s  outcome %s (%lld)\n",
            text_of(d, "request_id"), text_of(d, "policy"), text_of(d, "reason"),
            text_of(d, "fallback"), text_of(d, "outcome"), int_of(d, "status"));
-    printf("prompt %lld tokens, %lld answered; %lld pairs considered; index "
-           "%s\n\n",
+    printf("prompt %lld tokens, %lld answered; %lld pairs considered; worst "
+           "event stream %s (%s)\n",
            int_of(d, "input_tokens"), int_of(d, "output_tokens"),
-           int_of(d, "candidates_considered"), text_of(d, "index_state"));
+           int_of(d, "candidates_considered"), text_of(d, "index_state"),
+           text_of(d, "index_cause"));
+    print_overlap(d);
     if (json_array_size(json_object_get(d, "candidates")) == 0) {
         printf("no placement was made\n");
         return;

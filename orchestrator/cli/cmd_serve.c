@@ -7,6 +7,7 @@
 
 #include "baton/orchestrator/config.h"
 #include "baton/orchestrator/serve.h"
+#include "baton/orchestrator/snapshot.h"
 #include "baton/planner/place.h"
 #include <ev.h>
 #include <signal.h>
@@ -96,6 +97,19 @@ static int run_loop(const struct bt_config *config)
     return clean ? BT_EXIT_OK : BT_EXIT_FAILED;
 }
 
+static bool can_save(const struct bt_config *config)
+{
+    char error[256] = "";
+
+    if (config->index.snapshot == NULL ||
+        bt_snapshot_probe(config->index.snapshot, error, sizeof(error)) ==
+            BT_OK)
+        return true;
+    fprintf(stderr, "baton serve: index.snapshot cannot be written: %s\n",
+            error);
+    return false;
+}
+
 static int run(int argc, char **argv)
 {
     struct serve_options opts = {0};
@@ -114,6 +128,7 @@ static int run(int argc, char **argv)
     if (opts.die_with_parent && !parent_follow("serve"))
         return BT_EXIT_FAILED;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a snapshot beyond the limit fails, not we */
     raise_file_limit();
     if (bt_config_load(opts.config, &config, error, sizeof(error)) != BT_OK) {
         fprintf(stderr, "%s\n", error);
@@ -125,7 +140,7 @@ static int run(int argc, char **argv)
         bt_config_destroy(config);
         return BT_EXIT_USAGE;
     }
-    code = run_loop(config);
+    code = can_save(config) ? run_loop(config) : BT_EXIT_CONFIG;
     bt_config_destroy(config);
     return code;
 }

@@ -13,6 +13,9 @@ static const struct bt_command *const TABLE[] = {
 #ifdef BATON_HAVE_SERVE
     &bt_command_serve,
 #endif
+#ifdef BATON_HAVE_INDEX
+    &bt_command_index,
+#endif
 #ifdef BATON_HAVE_ENGINE
     &bt_command_engine,
 #endif

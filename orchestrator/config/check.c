@@ -19,9 +19,8 @@ static const char MODEL_BYTES[] = "abcdefghijklmnopqrstuvwxyz"
                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789._-/:@+";
 
-/* "workers[3].url": path of a key of an element. */
-static const char *element_path(char path[CONFIG_PATH_MAX], const char *list,
-                                uint32_t index, const char *key)
+const char *element_path(char path[CONFIG_PATH_MAX], const char *list,
+                         uint32_t index, const char *key)
 {
     snprintf(path, CONFIG_PATH_MAX, "%s[%u].%s", list, index, key);
     return path;
@@ -194,6 +193,8 @@ static enum bt_status check_models(const struct load *load)
         status = check_served(load, path, c->models[m].name, m, 0);
         if (!status)
             status = check_engine(load, m);
+        if (!status)
+            status = check_engine_hash(load, m);
         for (uint32_t a = 0; a < c->models[m].adapter_count && !status; a++) {
             snprintf(path, sizeof(path), "models[%u].adapters[%u]", m, a);
             status =
@@ -203,8 +204,7 @@ static enum bt_status check_models(const struct load *load)
     return status;
 }
 
-/* HOST:PORT and nothing after it; HOST may be [IPv6]. */
-static bool host_port_ok(const char *text)
+bool host_port_ok(const char *text)
 {
     const char *colon = strrchr(text, ':');
     static const char host_bytes[] = "abcdefghijklmnopqrstuvwxyz"
@@ -249,39 +249,6 @@ static enum bt_status check_url(const struct load *load, uint32_t w)
             return load_fault(load, BT_DUPLICATE, path,
                               "repeated url '%.200s': worker '%s' has it", url,
                               c->workers[i].name);
-    return BT_OK;
-}
-
-static bool endpoint_ok(const char *text)
-{
-    if (strncmp(text, "ipc://", 6) == 0)
-        return text[6] != '\0';
-    return strncmp(text, "tcp://", 6) == 0 && host_port_ok(text + 6);
-}
-
-static enum bt_status check_events(const struct load *load, uint32_t w)
-{
-    const struct bt_config *c = load->config;
-    const struct bt_worker_config *worker = &c->workers[w];
-    const char *ends[] = {worker->events, worker->replay};
-    static const char *const keys[] = {"events", "replay"};
-    char path[CONFIG_PATH_MAX];
-    for (size_t i = 0; i < 2; i++)
-        if (ends[i] && !endpoint_ok(ends[i]))
-            return load_fault(
-                load, BT_INVALID, element_path(path, "workers", w, keys[i]),
-                "expected tcp://HOST:PORT or ipc://PATH, got '%.60s'", ends[i]);
-    if (worker->replay && !worker->events)
-        return load_fault(load, BT_INVALID,
-                          element_path(path, "workers", w, "replay"),
-                          "replay without events");
-    for (uint32_t i = 0; worker->events && i < w; i++)
-        if (c->workers[i].events &&
-            strcmp(c->workers[i].events, worker->events) == 0)
-            return load_fault(load, BT_DUPLICATE,
-                              element_path(path, "workers", w, "events"),
-                              "repeated events '%.200s': worker '%s' has it",
-                              worker->events, c->workers[i].name);
     return BT_OK;
 }
 
@@ -335,7 +302,7 @@ static enum bt_status check_workers(const struct load *load)
         if (!status)
             status = check_compute(load, w);
         if (!status)
-            status = check_events(load, w);
+            status = check_worker_events(load, w);
     }
     return status;
 }
@@ -443,8 +410,8 @@ static enum bt_status check_links(const struct load *load)
 enum bt_status config_check(const struct load *load)
 {
     static enum bt_status (*const checks[])(const struct load *) = {
-        check_policy,  check_listeners, check_pairs, check_models,
-        check_workers, check_pools,     check_links,
+        check_policy, check_listeners, check_pairs, check_events,
+        check_models, check_workers,   check_pools, check_links,
     };
     enum bt_status status = BT_OK;
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && !status; i++)

@@ -19,6 +19,7 @@ static const char *const LEVELS[] = {"error", "warn",  "info",
 static const char *const FORMATS[] = {"auto", "text", "json", NULL};
 static const char *const SWITCH[] = {"off", "on", "false", "true", NULL};
 static const char *const OVERLAPS[] = {"none", "chunk", "layer", NULL};
+static const char *const REMOVALS[] = {"auto", "per_copy", "last_copy", NULL};
 static const char *const ROLES[] = {"prefill", "decode", "both", NULL};
 
 #define ROW(path, fallback, values, text, kind, offset, min, max)              \
@@ -224,6 +225,51 @@ static const struct key TABLE[] = {
     ROW("journal.max", "1GiB", "size, 16KiB..16TiB",
         "bytes of a journal, then it ends", KEY_SIZE64, AT(journal.bytes_max),
         16384, 17592186044416.0),
+    ROW("events.bind", "", "tcp://ADDRESS:PORT or ipc://PATH, empty = none",
+        "where engines publish whose KV event publisher connects; each needs "
+        "workers[].events_topic",
+        KEY_OPTIONAL, AT(events.bind), 0, 0),
+    ROW("events.held_batches", "4096", "1..1048576",
+        "batches of one stream kept while it replays", KEY_U32,
+        AT(events.held_batches), 1, 1048576),
+    ROW("events.held_bytes", "64MiB", "size, 64KiB..1TiB",
+        "bytes of one stream kept while it replays", KEY_SIZE64,
+        AT(events.held_bytes), 65536, 1099511627776.0),
+    ROW("events.held_total", "1GiB", "size, 64KiB..1TiB",
+        "of all streams, stores that wait for their parent included",
+        KEY_SIZE64, AT(events.held_total), 65536, 1099511627776.0),
+    ROW("events.parked_events", "4096", "1..1048576",
+        "stores of one stream that wait for their parent", KEY_U32,
+        AT(events.parked_events), 1, 1048576),
+    TIME("events.parked", "60s", "that a store waits for its parent",
+         AT(events.parked_ns)),
+    ROW("events.replays", "8", "1..65536", "replays at the same time", KEY_U32,
+        AT(events.replays_max), 1, 65536),
+    TIME("events.silence", "2s", "of a replay, then it is tried again",
+         AT(events.silence_ns)),
+    TIME("events.replay", "120s", "for a whole replay", AT(events.replay_ns)),
+    TIME("events.cooldown", "30s", "after a failed replay, before the next",
+         AT(events.cooldown_ns)),
+    LIMIT_TIME("events.busy_silent", "60s", "duration, 0us..24h, 0s = never",
+               "that a worker may run requests without an event, then its "
+               "stream counts as lost",
+               AT(events.busy_silent_ns)),
+    SWITCHED("index.approximate", "on",
+             "guess from own placements what a worker holds whose events "
+             "cannot be believed",
+             AT(index.approximate)),
+    COUNT("index.approximate_blocks", "2097152",
+          "blocks guessed, over all workers", AT(index.approximate_blocks)),
+    TIME("index.approximate_ttl", "1h", "that a guessed block counts",
+         AT(index.approximate_ttl_ns)),
+    SWITCHED("index.self_check", "on",
+             "hold predicted hits against the cached tokens engines report",
+             AT(index.self_check)),
+    ROW("index.snapshot", "", "path, empty = none",
+        "file of what the index holds, for a warm restart", KEY_OPTIONAL,
+        AT(index.snapshot), 0, 0),
+    TIME("index.snapshot_interval", "30s", "between two snapshots",
+         AT(index.snapshot_interval_ns)),
     ROW("topology", "", "path, empty = none",
         "file of nodes, racks and rates, from the folder of this one; pairs "
         "that it knows take no link",
@@ -248,6 +294,11 @@ static const struct key TABLE[] = {
         KEY_U32, IN_M(block_size), 1, 65536),
     ROW("models[].adapters[]", "", "names",
         "LoRA adapters, served under their own names", KEY_LIST, 0, 0, 0),
+    ROW("models[].engine_hash", "",
+        "sha256_cbor:SEED or xxhash_cbor:SEED, empty = opaque",
+        "how its engines hash blocks, and their PYTHONHASHSEED: announced "
+        "hashes are checked",
+        KEY_OPTIONAL, IN_M(engine_hash_seed), 0, 0),
     WORDS("models[].engine.overlap", "none", "none | chunk | layer",
           "what is sent while the prefill runs", KEY_CHOICE,
           IN_M(engine.overlap), OVERLAPS),
@@ -269,6 +320,10 @@ static const struct key TABLE[] = {
     ROW("models[].engine.replication", "1", "1..1024",
         "times that each KV head crosses the network", KEY_U32,
         IN_M(engine.replication), 1, 1024),
+    SWITCHED("models[].engine.eagle", "off",
+             "its blocks are SGLang's Eagle windows of a token more: prompts "
+             "are hashed so",
+             IN_M(engine.eagle)),
 
     ROW("workers[].name", NULL, "name", "unique; in logs, metrics and links",
         KEY_TEXT, IN_W(name), 0, 0),
@@ -301,6 +356,20 @@ static const struct key TABLE[] = {
         "its KV event publisher", KEY_OPTIONAL, IN_W(events), 0, 0),
     ROW("workers[].replay", "", "tcp://HOST:PORT or ipc://PATH, empty = none",
         "its KV event replay socket", KEY_OPTIONAL, IN_W(replay), 0, 0),
+    ROW("workers[].ranks", "1", "1..64",
+        "data-parallel ranks, with events and replay on ports from the given "
+        "ones on",
+        KEY_U32, IN_W(ranks), 1, 64),
+    ROW("workers[].events_topic", "", "text, empty = none",
+        "what the topic of its KV events begins with, at events.bind",
+        KEY_OPTIONAL, IN_W(events_topic), 0, 0),
+    WORDS("workers[].removals", "auto", "auto | per_copy | last_copy",
+          "what a removal means when it holds a block more than once",
+          KEY_CHOICE, IN_W(removals), REMOVALS),
+    SWITCHED("workers[].healing", "off",
+             "after a hole in its KV events prefills ask vLLM to announce "
+             "their blocks again",
+             IN_W(healing)),
 
     ROW("links[].from", "*", "worker, * = any", "prefill side", KEY_TEXT,
         IN_L(from), 0, 0),
@@ -318,9 +387,9 @@ static const struct key TABLE[] = {
 };
 
 #define ROWS        (sizeof(TABLE) / sizeof(TABLE[0]))
-#define TOP_ROWS    73
-#define MODEL_ROWS  11
-#define WORKER_ROWS 17
+#define TOP_ROWS    90
+#define MODEL_ROWS  13
+#define WORKER_ROWS 21
 #define LINK_ROWS   6
 #define LINK_FIRST  (TOP_ROWS + MODEL_ROWS + WORKER_ROWS)
 

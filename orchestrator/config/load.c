@@ -171,6 +171,7 @@ static void model_free(struct bt_model_config *model)
     for (uint32_t i = 0; i < model->adapter_count; i++)
         free(model->adapters[i]);
     free(model->adapters);
+    free(model->engine_hash_seed);
 }
 
 static void worker_free(struct bt_worker_config *worker)
@@ -180,6 +181,7 @@ static void worker_free(struct bt_worker_config *worker)
     free(worker->compute);
     free(worker->events);
     free(worker->replay);
+    free(worker->events_topic);
 }
 
 static void link_free(struct bt_link_rule *link)
@@ -211,5 +213,7 @@ void bt_config_destroy(struct bt_config *config)
     free(config->admin.address);
     free(config->decision_file);
     free(config->journal.file);
+    free(config->events.bind);
+    free(config->index.snapshot);
     free(config);
 }

@@ -153,6 +153,15 @@ enum bt_status config_value(const struct load *load, const struct key *key,
 enum bt_status config_convert(const struct load *load);
 /* What only holds between several keys. */
 enum bt_status config_check(const struct load *load);
+/* Its parts on KV events: the top, one worker, one model's hash. */
+enum bt_status check_events(const struct load *load);
+enum bt_status check_worker_events(const struct load *load, uint32_t worker);
+enum bt_status check_engine_hash(const struct load *load, uint32_t model);
+/* "workers[3].url": path of a key of an element. */
+const char *element_path(char path[CONFIG_PATH_MAX], const char *list,
+                         uint32_t index, const char *key);
+/* HOST:PORT and nothing after it; HOST may be [IPv6]. */
+bool host_port_ok(const char *text);
 /* Fault at the value of a path, or at the nearest enclosing thing that is in
  * the file. */
 enum bt_status load_fault(const struct load *load, enum bt_status status,

@@ -24,43 +24,6 @@ static enum bt_status stats_event(struct bt_core *core,
     return BT_OK;
 }
 
-static enum bt_status kv_event(struct bt_core *core,
-                               const struct bt_event *event)
-{
-    uint32_t n = core->config.worker_count;
-    const struct bt_ev_kv_remove *remove = &event->u.kv_remove;
-    const struct bt_ev_kv_clear *clear = &event->u.kv_clear;
-    const struct bt_ev_kv_store *store = &event->u.kv_store;
-    const struct bt_ev_kv_stream *stream = &event->u.kv_stream;
-
-    if (event->type == BT_EV_KV_STORE) {
-        if (store->worker >= n || store->store == NULL)
-            return BT_INVALID;
-        return bt_prefix_index_store(core->index, store->worker, store->rank,
-                                     store->store);
-    }
-    if (event->type == BT_EV_KV_REMOVE) {
-        if (remove->worker >= n)
-            return BT_INVALID;
-        bt_prefix_index_remove(core->index, remove->worker, remove->rank,
-                               remove->hashes, remove->count, remove->tier);
-        return BT_OK;
-    }
-    if (event->type == BT_EV_KV_CLEAR) {
-        if (clear->worker >= n)
-            return BT_INVALID;
-        if (clear->all_ranks)
-            bt_prefix_index_drop_worker(core->index, clear->worker);
-        else
-            bt_prefix_index_clear(core->index, clear->worker, clear->rank);
-        return BT_OK;
-    }
-    if (event->type == BT_EV_KV_COUNTING || stream->worker >= n)
-        return BT_INVALID;
-    core->workers[stream->worker].stream = stream->state;
-    return BT_OK;
-}
-
 static enum bt_status dispatch(struct bt_core *core,
                                const struct bt_event *event,
                                struct bt_effects *fx)
@@ -69,6 +32,7 @@ static enum bt_status dispatch(struct bt_core *core,
 
     switch (event->type) {
     case BT_EV_TICK:
+        core_guess_expire(core);
         core_timers_scan(core, fx);
         core_queue_drain(core, fx);
         core_hold_kick(core);
@@ -87,7 +51,7 @@ static enum bt_status dispatch(struct bt_core *core,
     case BT_EV_KV_CLEAR:
     case BT_EV_KV_STREAM:
     case BT_EV_KV_COUNTING:
-        return kv_event(core, event);
+        return core_kv_event(core, event);
     case BT_EV_REQUEST:
         return core_request_event(core, &event->u.request, fx);
     case BT_EV_CLIENT_GONE:
@@ -116,6 +80,7 @@ enum bt_status bt_core_step(struct bt_core *core, const struct bt_event *event,
     assert(core_effects_room(effects) >= UNIT_EFFECTS);
     if (event->now_ns > core->now_ns)
         core->now_ns = event->now_ns;
+    core->guess_now_ns = core->now_ns;
     status = dispatch(core, event, effects);
     if (status == BT_OK)
         core_hold_drain(core, effects, 0);
@@ -125,20 +90,6 @@ enum bt_status bt_core_step(struct bt_core *core, const struct bt_event *event,
 const struct bt_core_counters *bt_core_counters_get(const struct bt_core *core)
 {
     return &core->counters;
-}
-
-void bt_core_index_stats(const struct bt_core *core,
-                         struct bt_prefix_index_stats *out)
-{
-    bt_prefix_index_stats_get(core->index, out);
-}
-
-enum bt_status bt_core_own_key(const struct bt_core *core, uint32_t worker,
-                               uint32_t rank, uint64_t hash, uint64_t *key_out)
-{
-    if (worker >= core->config.worker_count)
-        return BT_NOT_FOUND;
-    return bt_prefix_index_own_key(core->index, worker, rank, hash, key_out);
 }
 
 const struct bt_network *bt_core_network(const struct bt_core *core)

@@ -4,6 +4,7 @@
 #define BT_CORE_INTERNAL_H
 
 #include "baton/orchestrator/core.h"
+#include "baton/planner/approx_index.h"
 #include "baton/planner/calibrate.h"
 #include "baton/planner/ledger.h"
 #include "baton/planner/slot.h"
@@ -20,10 +21,33 @@
 /* A leg without own limit on its answer (whole_answer) ends after this. */
 #define ANSWER_MAX_NS (3600LL * 1000000000LL)
 
+/* One (worker, rank): a worker of the prefix index, its rank there 0. */
+struct row {
+    uint32_t worker;
+    enum bt_stream_state stream;
+    enum bt_stream_cause cause;
+    bool guessed; /* the approximate index stands in */
+    bool seeded;  /* with what events had told until then */
+};
+
+/* Self-check of one worker, see credit.c. Tokens. */
+struct hits {
+    uint64_t predicted, actual, unforeseen, checks;
+    uint64_t unforeseen_checks; /* a block found or more, none predicted */
+    uint64_t scored;            /* checks that told something of the credit */
+    double came_true, sum;      /* of the recent ones, decayed */
+    bool reports;               /* it has reported cached tokens at all */
+    bool disproved;
+    double credit; /* 0..1 */
+};
+
 struct worker {
     const struct bt_core_worker_config *config; /* into core->worker_configs */
     enum bt_worker_state state;
-    enum bt_stream_state stream;
+    uint32_t row, ranks;         /* its rows: row .. row + ranks - 1 */
+    enum bt_stream_state stream; /* worst of its rows, and what hits say */
+    enum bt_stream_cause cause;
+    struct hits hits;
     bool known;          /* READY since it was last pending or refused */
     uint32_t generation; /* 0 until the first READY */
     uint64_t incarnation;
@@ -108,6 +132,10 @@ struct request {
                             tells the time of the transfer */
     int64_t progress_ns; /* last sign of life of leg D */
     int64_t promised_at_ns, promised_ns; /* last placement, its total */
+    /* Of the prefill that was placed last; credit.c. */
+    bool predicted_known, predicted_fetch;
+    uint32_t predicted_tokens; /* to be found in its cache */
+    bool has_rank;             /* record.overlap_rank should get leg P */
     struct bt_decision record;
 };
 
@@ -172,6 +200,11 @@ struct bt_core {
     struct bt_ledger *ledger;
     struct bt_network *network; /* NULL: no topology */
     struct bt_prefix_index *index;
+    struct row *rows;
+    uint32_t row_count;
+    uint32_t guessed_rows;          /* of them */
+    struct bt_approx_index *approx; /* NULL: never guess */
+    int64_t guess_now_ns;           /* time of the step; not of a what-if */
     struct bt_policy_state policy_state;
     size_t policy_memory_bytes; /* of policy_state.memory */
     void *guest_memory;         /* of policies in what-ifs; NULL: none */
@@ -204,6 +237,9 @@ struct bt_core {
     struct view_marks *view_marks;
     uint64_t *flows;  /* requests_max: each request has one transfer at most */
     uint32_t *depths; /* [worker * BT_TIERS + tier] */
+    /* The same by row; the same array when there are no ranks. */
+    uint32_t *row_depths;
+    uint32_t *guess_depths; /* [row]; NULL without approx */
     unsigned char *marks, *tiers_p, *tiers_d;
 };
 
@@ -332,10 +368,60 @@ void core_view_avoid_suspect_pairs(const struct bt_core *core,
 /* view.c: marks must be fresh. */
 void core_view_build(const struct bt_core *core, const struct place_query *q,
                      struct bt_place_view *view_out);
-enum bt_stream_state core_view_worst_stream(const struct bt_core *core);
+enum bt_stream_state core_view_worst_stream(const struct bt_core *core,
+                                            enum bt_stream_cause *cause_out);
+/* Keys that are looked at. */
+size_t core_key_count(const struct bt_core *core, const struct place_query *q);
+/* Whole blocks, at most the prompt. */
+uint32_t core_tokens_of(const struct bt_core *core, const struct place_query *q,
+                        uint32_t blocks);
 /* When d has room for `need` more KV tokens, see view.c. */
 int64_t core_decode_free_ns(const struct bt_core *core, uint32_t slot,
                             uint64_t need, uint32_t output_tokens);
+
+/* rows.c: KV events, one row of the index per (worker, rank). */
+uint32_t core_rows_total(const struct bt_core_config *config);
+void core_rows_start(struct bt_core *core);
+enum bt_status core_kv_event(struct bt_core *core,
+                             const struct bt_event *event);
+/* A new process: nothing is known of what it holds. */
+void core_rows_forget(struct bt_core *core, uint32_t slot);
+int core_stream_badness(enum bt_stream_state state);
+/* Its rows or its hits have changed: state and cause of the worker anew. */
+void core_worker_stream_update(struct bt_core *core, uint32_t slot);
+
+/* guess.c: the approximate index; each does nothing for rows that are not
+ * guessed. */
+void core_guess_start(struct bt_core *core);
+void core_guess_mode(struct bt_core *core, uint32_t row);
+void core_guess_store(struct bt_core *core, uint32_t row,
+                      const struct bt_kv_store *store);
+/* Key of a hash that is about to be removed; false: nothing to do. */
+bool core_guess_key(const struct bt_core *core, uint32_t row, uint64_t hash,
+                    uint64_t *key_out);
+/* It has been removed: gone, unless another hash or tier holds it. */
+void core_guess_removed(struct bt_core *core, uint32_t row, uint64_t key);
+void core_guess_clear(struct bt_core *core, uint32_t row);
+void core_guess_capacity(struct bt_core *core, uint32_t slot);
+/* The worker computes or gets the whole prompt. */
+void core_guess_prompt(struct bt_core *core, const struct request *r,
+                       uint32_t slot, uint32_t rank);
+void core_guess_expire(struct bt_core *core);
+
+/* overlap.c: depths of the workers, and what the record says of them. */
+void core_overlap_match(const struct bt_core *core,
+                        const struct place_query *q);
+/* Blocks of depths that count for a worker's prefill, without credit. */
+uint32_t core_overlap_blocks(const struct bt_core *core, uint32_t slot);
+/* After a choice, while its view is there. */
+void core_overlap_note(struct bt_core *core, struct request *r,
+                       const struct place_query *q, uint32_t slot);
+
+/* credit.c: predicted hits against those that engines report. */
+void core_credit_start(struct bt_core *core, uint32_t slot);
+uint32_t core_credit_of(const struct worker *w, uint32_t blocks);
+void core_credit_check(struct bt_core *core, struct request *r,
+                       struct bt_worker_id worker, uint32_t cached_tokens);
 
 /* placing.c: choose and book, or BT_NO_WORKER with nothing booked. */
 struct place_query core_query_of(const struct bt_core *core,

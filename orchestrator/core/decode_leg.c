@@ -239,6 +239,8 @@ enum bt_status core_decode_done_event(struct bt_core *core,
     if (ev->tokens > r->record.output_tokens)
         r->record.output_tokens = ev->tokens;
     r->record.decode_cached_tokens = ev->cached_tokens;
+    if (bt_worker_is_none(r->p)) /* it has prefilled too */
+        core_credit_check(core, r, r->d, ev->cached_tokens);
     core_learn_output(core, r);
     core_request_finish(core, r, BT_OUTCOME_OK, 200, fx);
     return BT_OK;

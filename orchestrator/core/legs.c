@@ -43,6 +43,8 @@ void core_send_prefill(struct bt_core *core, struct request *r,
     effect->leg = BT_LEG_PREFILL;
     effect->worker = r->p;
     effect->peer = r->d;
+    effect->has_rank = r->has_rank;
+    effect->rank = r->record.overlap_rank;
     effect->source = r->source;
 }
 
@@ -66,6 +68,8 @@ void core_send_decode(struct bt_core *core, struct request *r, bool with_params,
     effect->with_params = with_params;
     if (!with_params)
         effect->source = r->source;
+    else
+        core_guess_prompt(core, r, bt_worker_slot(r->d), 0);
 }
 
 void core_send_placed(struct bt_core *core, struct request *r,

@@ -22,6 +22,26 @@ const char *bt_stream_state_name(enum bt_stream_state state)
     return "unknown";
 }
 
+const char *bt_stream_cause_name(enum bt_stream_cause cause)
+{
+    switch (cause) {
+        BT_STREAM_CAUSE_LIST(NAME)
+    case BT_STREAM_CAUSE_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
+const char *bt_overlap_source_name(enum bt_overlap_source source)
+{
+    switch (source) {
+        BT_PREFIX_SOURCE_LIST(NAME)
+    case BT_PREFIX_SOURCE_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
 const char *bt_outcome_name(enum bt_outcome outcome)
 {
     switch (outcome) {

@@ -263,6 +263,7 @@ enum bt_status core_place_pair(struct bt_core *core, struct request *r,
         return BT_NO_WORKER;
     keep_candidates(r, &view, &placement);
     commit(core, r, &placement);
+    core_overlap_note(core, r, &q, prefiller(&placement.chosen));
     if (policy->placed != NULL)
         policy->placed(&core->policy_state, &view, &placement);
     return BT_OK;
@@ -294,6 +295,7 @@ enum bt_status core_place_plain(struct bt_core *core, struct request *r,
     placement.reason = reason;
     keep_two(r, &placement);
     commit(core, r, &placement);
+    core_overlap_note(core, r, &q, placement.chosen.d);
     return BT_OK;
 }
 

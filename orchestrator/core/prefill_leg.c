@@ -146,6 +146,7 @@ enum bt_status core_prefill_done_event(struct bt_core *core,
     core_worker_succeeded(core, r->p, r->sent_ns);
     r->record.prefill_done_ns = core->now_ns;
     r->record.prefill_cached_tokens = ev->cached_tokens;
+    core_credit_check(core, r, r->p, ev->cached_tokens);
     core_learn_prefill(core, r, ev);
     core_learn_prefill_end(core, r, true);
     bt_ledger_prefill_done(core->ledger, &r->booking, core->now_ns);

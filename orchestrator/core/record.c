@@ -29,6 +29,8 @@ void core_record_open(struct bt_core *core, struct request *r)
         .body_bytes = ask->body_bytes,
         .tokens_known = ask->tokens_known,
         .index_state = BT_STREAM_ABSENT,
+        .index_cause = BT_CAUSE_NO_EVENTS,
+        .credit = 1,
         .policy = core->config.policy,
         .placement = none,
         .received_ns = core->now_ns,
@@ -45,7 +47,7 @@ void core_record_placement(struct bt_core *core, struct request *r,
 
     record->placement = *placement;
     record->reason = placement->reason;
-    record->index_state = core_view_worst_stream(core);
+    record->index_state = core_view_worst_stream(core, &record->index_cause);
     record->placements++;
     if (record->placed_ns == 0)
         record->placed_ns = core->now_ns;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 /* Time-outs beyond a year are a slip of the unit; sums of them stay sane. */
+#define RANKS_MAX       64u
 #define DURATION_MAX_NS (366LL * 86400 * 1000000000)
 
 static bool durations_are_sane(const struct bt_core_config *c)
@@ -34,6 +35,7 @@ static bool parts_are_sane(const struct bt_core_config *c)
     }
     for (uint32_t i = 0; i < c->worker_count; i++) {
         if (c->workers[i].model >= c->model_count ||
+            c->workers[i].ranks > RANKS_MAX ||
             (c->workers[i].roles & ~(unsigned int)BT_ROLE_BOTH) != 0)
             return false;
     }
@@ -62,6 +64,7 @@ static bool config_is_sane(const struct bt_core_config *c)
            c->requests_max > 0 && c->requests_max < NO_SLOT &&
            c->index_blocks_max > 0 && c->index_holdings_max > 0 &&
            c->attempts_max >= 2 && c->suspect_failures > 0 &&
+           (c->approx_blocks_max == 0 || c->approx_ttl_ns > 0) &&
            durations_are_sane(c) && parts_are_sane(c) && hold_is_sane(c) &&
            topology_is_sane(c);
 }
@@ -92,9 +95,20 @@ static struct bt_prefix_index_limits
 index_limits(const struct bt_core_config *c)
 {
     struct bt_prefix_index_limits limits = {
-        .workers_max = c->worker_count,
+        .workers_max = core_rows_total(c),
         .blocks_max = c->index_blocks_max,
         .holdings_max = c->index_holdings_max,
+    };
+
+    return limits;
+}
+
+static struct bt_approx_limits approx_limits(const struct bt_core_config *c)
+{
+    struct bt_approx_limits limits = {
+        .workers_max = core_rows_total(c),
+        .entries_max = c->approx_blocks_max,
+        .ttl_ns = c->approx_ttl_ns,
     };
 
     return limits;
@@ -173,6 +187,21 @@ static size_t learning_bytes(const struct bt_core_config *c)
     return sum;
 }
 
+/* Rows, their depths, and the approximate index. */
+static size_t rows_bytes(const struct bt_core_config *c)
+{
+    struct bt_approx_limits approx = approx_limits(c);
+    size_t rows = core_rows_total(c);
+    size_t sum = add_need(0, rows, sizeof(struct row));
+
+    if (rows != c->worker_count)
+        sum = add_need(sum, rows, BT_TIERS * sizeof(uint32_t));
+    if (c->approx_blocks_max == 0)
+        return sum;
+    sum = add_need(sum, rows, sizeof(uint32_t));
+    return add_need(sum, 1, bt_approx_bytes(&approx));
+}
+
 static size_t parts_bytes(const struct bt_core_config *config)
 {
     struct bt_ledger_limits ledger = ledger_limits(config, NULL);
@@ -180,6 +209,7 @@ static size_t parts_bytes(const struct bt_core_config *config)
     struct bt_network_limits network = network_limits(config);
     size_t sum = learning_bytes(config);
 
+    sum = add_need(sum, 1, rows_bytes(config));
     sum = add_need(sum, 1, bt_ledger_bytes(&ledger));
     sum = add_need(sum, 1, bt_prefix_index_bytes(&index));
     if (config->topology != NULL)
@@ -301,6 +331,27 @@ static bool take_learning(struct bt_core *core, struct bt_arena *arena)
     return c->workers != NULL && c->links != NULL;
 }
 
+static bool take_rows(struct bt_core *core, struct bt_arena *arena)
+{
+    const struct bt_core_config *config = &core->config;
+    struct bt_approx_limits approx = approx_limits(config);
+    size_t rows = core_rows_total(config);
+
+    core->row_count = (uint32_t)rows;
+    core->rows = bt_arena_take(arena, rows, sizeof(struct row));
+    core->row_depths = core->depths;
+    if (rows != config->worker_count)
+        core->row_depths =
+            bt_arena_take(arena, rows, BT_TIERS * sizeof(uint32_t));
+    if (core->rows == NULL || core->row_depths == NULL)
+        return false;
+    if (config->approx_blocks_max == 0)
+        return true;
+    core->guess_depths = bt_arena_take(arena, rows, sizeof(uint32_t));
+    core->approx = bt_approx_init(arena, &approx);
+    return core->guess_depths != NULL && core->approx != NULL;
+}
+
 static bool take_memory(struct bt_core *core, struct bt_arena *arena)
 {
     const struct bt_core_config *config = &core->config;
@@ -325,7 +376,8 @@ static bool take_memory(struct bt_core *core, struct bt_arena *arena)
            core->requests != NULL && core->free_slots != NULL &&
            core->models != NULL && core->index != NULL &&
            take_ledger(core, arena) && take_scratch(core, arena) &&
-           take_policy(core, arena) && take_learning(core, arena);
+           take_rows(core, arena) && take_policy(core, arena) &&
+           take_learning(core, arena);
 }
 
 static void start_workers(struct bt_core *core)
@@ -335,9 +387,9 @@ static void start_workers(struct bt_core *core)
         core->workers[i].config = &core->worker_configs[i];
         core->workers[i].model = &core->worker_configs[i].compute;
         core->workers[i].state = BT_WORKER_PENDING;
-        core->workers[i].stream = BT_STREAM_ABSENT;
     }
     core->config.workers = core->worker_configs;
+    core_rows_start(core);
     core_view_start(core);
 }
 

@@ -1,4 +1,5 @@
-/* Builds what a policy decides on, from registry, own ledger and prefix index.
+/* Builds what a policy decides on, from registry, own ledger and the depths of
+ * overlap.c.
  * Every worker is in the view at the position of its slot; those that may not
  * be chosen have prefill_ok and decode_ok false. Scratch arrays belong to the
  * core and live until the next build; the links are view_links.c's.
@@ -81,8 +82,8 @@ int64_t core_decode_free_ns(const struct bt_core *core, uint32_t slot,
                        output_tokens);
 }
 
-static uint32_t tokens_of(const struct bt_core *core,
-                          const struct place_query *q, uint32_t blocks)
+uint32_t core_tokens_of(const struct bt_core *core, const struct place_query *q,
+                        uint32_t blocks)
 {
     uint64_t tokens = blocks;
 
@@ -93,19 +94,22 @@ static uint32_t tokens_of(const struct bt_core *core,
 static void fill_prefix(const struct bt_core *core, const struct place_query *q,
                         uint32_t slot, struct bt_place_worker *out)
 {
-    const struct bt_core_worker_config *config = core->workers[slot].config;
+    const struct worker *w = &core->workers[slot];
+    const struct bt_core_worker_config *config = w->config;
     const uint32_t *depths = &core->depths[(size_t)slot * BT_TIERS];
     bool tiers =
         config->host.rate_bytes_per_s > 0 || config->disk.rate_bytes_per_s > 0;
 
     out->host = config->host;
     out->disk = config->disk;
-    out->overlap_tokens =
-        tokens_of(core, q, depths[tiers ? BT_TIER_DEVICE : BT_TIERS - 1]);
+    out->overlap_tokens = core_tokens_of(
+        core, q, core_credit_of(w, core_overlap_blocks(core, slot)));
     if (!tiers)
         return;
-    out->host_tokens = tokens_of(core, q, depths[BT_TIER_HOST]);
-    out->disk_tokens = tokens_of(core, q, depths[BT_TIER_DISK]);
+    out->host_tokens =
+        core_tokens_of(core, q, core_credit_of(w, depths[BT_TIER_HOST]));
+    out->disk_tokens =
+        core_tokens_of(core, q, core_credit_of(w, depths[BT_TIER_DISK]));
 }
 
 static void fill_worker(const struct bt_core *core, const struct place_query *q,
@@ -146,8 +150,7 @@ static void fill_worker(const struct bt_core *core, const struct place_query *q,
         out->prefill_free_ns = core->now_ns;
 }
 
-/* Keys that are looked at. */
-static size_t key_count(const struct bt_core *core, const struct place_query *q)
+size_t core_key_count(const struct bt_core *core, const struct place_query *q)
 {
     if (!q->tokens_known || q->keys == NULL)
         return 0;
@@ -159,7 +162,9 @@ static size_t key_count(const struct bt_core *core, const struct place_query *q)
 static bool any_stream(const struct bt_core *core)
 {
     for (uint32_t i = 0; i < core->config.worker_count; i++) {
-        if (core->marks[i] != 0 && core->workers[i].stream != BT_STREAM_ABSENT)
+        if (core->marks[i] != 0 &&
+            (core->workers[i].stream != BT_STREAM_ABSENT ||
+             core->approx != NULL))
             return true;
     }
     return false;
@@ -172,7 +177,7 @@ static void fill_request(const struct bt_core *core,
     bool queued = q->request != NULL && q->request->state == BT_REQUEST_QUEUED;
 
     view->keys = q->keys;
-    view->key_count = key_count(core, q);
+    view->key_count = core_key_count(core, q);
     view->body_bytes = q->body_bytes;
     view->ttft_slo_ns = q->ttft_slo_ns;
     view->tpot_slo_ns = core->config.slo.tpot_ns;
@@ -189,8 +194,7 @@ void core_view_build(const struct bt_core *core, const struct place_query *q,
     const struct bt_core_model_config *model = &core->config.models[q->model];
     uint32_t n = core->config.worker_count;
 
-    bt_prefix_index_match_tiers(core->index, q->keys, key_count(core, q),
-                                core->depths);
+    core_overlap_match(core, q);
     for (uint32_t i = 0; i < n; i++)
         fill_worker(core, q, i, &core->view_workers[i]);
     core_view_links_fill(core);
@@ -214,38 +218,21 @@ void core_view_build(const struct bt_core *core, const struct place_query *q,
     fill_request(core, q, view_out);
 }
 
-static int badness(enum bt_stream_state state)
-{
-    switch (state) {
-    case BT_STREAM_EXACT:
-        return 0;
-    case BT_STREAM_PARTIAL:
-        return 1;
-    case BT_STREAM_SYNCING:
-        return 2;
-    case BT_STREAM_ABSENT:
-        return 3;
-    case BT_STREAM_DEGRADED:
-        return 4;
-    case BT_STREAM_SUSPECT:
-        return 5;
-    }
-    return 4;
-}
-
 /* Worst stream among the marked workers: absent only costs hits, degraded may
  * believe in blocks that are gone. */
-enum bt_stream_state core_view_worst_stream(const struct bt_core *core)
+enum bt_stream_state core_view_worst_stream(const struct bt_core *core,
+                                            enum bt_stream_cause *cause_out)
 {
-    enum bt_stream_state worst = BT_STREAM_EXACT;
-    bool any = false;
+    const struct worker *worst = NULL;
 
     for (uint32_t i = 0; i < core->config.worker_count; i++) {
-        if (core->marks[i] == 0)
-            continue;
-        any = true;
-        if (badness(core->workers[i].stream) > badness(worst))
-            worst = core->workers[i].stream;
+        const struct worker *w = &core->workers[i];
+
+        if (core->marks[i] != 0 &&
+            (worst == NULL || core_stream_badness(w->stream) >
+                                  core_stream_badness(worst->stream)))
+            worst = w;
     }
-    return any ? worst : BT_STREAM_ABSENT;
+    *cause_out = worst == NULL ? BT_CAUSE_NO_EVENTS : worst->cause;
+    return worst == NULL ? BT_STREAM_ABSENT : worst->stream;
 }

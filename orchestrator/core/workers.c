@@ -1,8 +1,9 @@
 /* The registry: who is there, which incarnation, how far it is trusted.
  *
  * A worker that becomes ready after pending or refused, or with another
- * incarnation, is a new generation: its index entries, its breaker and the
- * suspicion of its pairs are forgotten. A worker whose block size differs from
+ * incarnation, is a new generation: its breaker and the suspicion of its pairs
+ * are forgotten, and with another incarnation than it last had its blocks. A
+ * worker whose block size differs from
  * its model's is refused. Legs that are out on a worker are never touched
  * here: they end by their own answer or timer.
  */
@@ -91,7 +92,6 @@ static void start_generation(struct bt_core *core, uint32_t slot)
     w->running = w->waiting = 0;
     w->kv_usage = 0;
     w->stats_at_ns = 0;
-    bt_prefix_index_drop_worker(core->index, slot);
     for (uint32_t i = 0; i < n; i++) {
         if (core_roles_allow(core, slot, i))
             core->pair_suspect_until_ns[core_pair_at(core, slot, i)] = 0;
@@ -112,6 +112,10 @@ static enum bt_status become_ready(struct bt_core *core,
         w->known = false;
         return BT_INVALID;
     }
+    /* Before it said who it is, and while it was refused, events of the same
+     * process have come: its blocks stay. Another process, and they go. */
+    if (w->incarnation != 0 && w->incarnation != ev->incarnation)
+        core_rows_forget(core, ev->worker);
     if (!w->known || w->incarnation != ev->incarnation)
         start_generation(core, ev->worker);
     w->incarnation = ev->incarnation;
@@ -120,6 +124,7 @@ static enum bt_status become_ready(struct bt_core *core,
         w->kv_capacity_tokens = ev->kv_capacity_tokens;
     w->state = BT_WORKER_READY;
     w->known = true;
+    core_guess_capacity(core, ev->worker);
     return BT_OK;
 }
 
@@ -149,6 +154,22 @@ uint32_t bt_core_worker_count(const struct bt_core *core)
     return core->config.worker_count;
 }
 
+static void info_of_index(const struct bt_core *core, const struct worker *w,
+                          struct bt_core_worker_info *out)
+{
+    for (uint32_t row = w->row; row < w->row + w->ranks; row++) {
+        out->index_blocks += bt_prefix_index_worker_blocks(core->index, row);
+        if (core->approx != NULL)
+            out->approx_blocks += bt_approx_worker_blocks(core->approx, row);
+    }
+    out->hit_predicted = w->hits.predicted;
+    out->hit_actual = w->hits.actual;
+    out->hit_unforeseen = w->hits.unforeseen;
+    out->hit_checks = w->hits.checks;
+    out->hit_unforeseen_checks = w->hits.unforeseen_checks;
+    out->credit = w->hits.credit;
+}
+
 enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
                                   struct bt_core_worker_info *out)
 {
@@ -163,6 +184,8 @@ enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
         .id = core_worker_id_of(core, slot),
         .state = w->state,
         .stream = w->stream,
+        .cause = w->cause,
+        .ranks = w->ranks,
         .roles = w->config->roles,
         .model = w->config->model,
         .prefill_requests = booked.prefill_requests,
@@ -170,7 +193,6 @@ enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
         .transfers = booked.transfers,
         .prefill_tokens = booked.prefill_tokens,
         .decode_tokens = booked.decode_tokens,
-        .index_blocks = bt_prefix_index_worker_blocks(core->index, slot),
         .running = w->running,
         .waiting = w->waiting,
         .kv_usage = w->kv_usage,
@@ -183,5 +205,6 @@ enum bt_status bt_core_worker_get(const struct bt_core *core, uint32_t slot,
         .decode_samples = w->decode_seen,
         .prefill_error = w->prefill_error,
     };
+    info_of_index(core, w, out);
     return BT_OK;
 }

@@ -6,7 +6,7 @@
 #include "coder.h"
 
 #define JOURNAL_MAGIC   "BATONJ1\n"
-#define JOURNAL_VERSION 2u
+#define JOURNAL_VERSION 3u
 
 enum journal_record { RECORD_CONFIG = 1, RECORD_EVENT, RECORD_END };
 
@@ -41,6 +41,8 @@ void journal_config_fini(struct journal_config *config);
 struct event_arrays {
     uint64_t *numbers;
     size_t capacity;
+    uint32_t *copies;
+    size_t copies_capacity;
     struct bt_kv_store store;
 };
 /* After the step: own keys of a KV_STORE are looked up in the core. */

@@ -42,6 +42,7 @@ static void code_worker(struct coder *c, struct bt_core_worker_config *w)
     coder_bool(c, &w->fetch_ok);
     coder_u32(c, &w->chunk_tokens);
     coder_u32(c, &w->batch_tokens);
+    coder_u32(c, &w->ranks);
 }
 
 static void code_model(struct coder *c, struct bt_core_model_config *m)
@@ -121,6 +122,9 @@ static void code_limits(struct coder *c, struct bt_core_config *k)
     coder_u32(c, &k->queue_max);
     coder_u32(c, &k->index_blocks_max);
     coder_u32(c, &k->index_holdings_max);
+    coder_u32(c, &k->approx_blocks_max);
+    coder_i64(c, &k->approx_ttl_ns);
+    coder_bool(c, &k->self_check);
     coder_u32(c, &k->prompt_blocks_max);
     coder_u32(c, &k->attempts_max);
     coder_f64(c, &k->retry_budget_ratio);

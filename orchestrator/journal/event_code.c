@@ -1,7 +1,8 @@
 /* The event record. Tokens never get here: a store with own keys is written as
  * pairs of engine hash and own key, which the core's index can name after the
  * step; one that only counts, or only names, keeps its hashes. A block that was
- * not applied (parent unknown, index full) is left out.
+ * not applied (parent unknown, index full) is left out. The parent is kept: no
+ * key comes of it any more, but it decides what makes room in a full index.
  *
  * Removals take a copy from every entry of a hash, so how often and as what a
  * hash was stored must come back exactly. Not kept apart: the same engine hash
@@ -119,12 +120,16 @@ static void write_store(struct coder *c, const struct bt_ev_kv_store *e,
 {
     uint32_t worker = e->worker, rank = e->rank, count = 0;
     enum store_form form = form_of(e, core);
+    bool has_parent = e->store->has_parent != 0;
+    uint64_t parent = has_parent ? e->store->parent : 0;
     size_t count_at;
 
     coder_u32(c, &worker);
     coder_u32(c, &rank);
     (void)coder_enum(c, e->store->tier, BT_TIERS);
     (void)coder_enum(c, form, FORM_COUNT);
+    coder_bool(c, &has_parent);
+    coder_u64(c, &parent);
     count_at = c->at;
     coder_u32(c, &count);
     count = write_blocks(c, e, form, core);
@@ -141,12 +146,16 @@ static void read_store(struct coder *c, struct bt_ev_kv_store *e,
     enum store_form form;
     uint32_t count = 0;
     uint64_t *numbers;
+    bool has_parent = false;
 
     memset(s, 0, sizeof(*s));
     coder_u32(c, &e->worker);
     coder_u32(c, &e->rank);
     s->tier = (enum bt_tier)coder_enum(c, 0, BT_TIERS);
     form = (enum store_form)coder_enum(c, 0, FORM_COUNT);
+    coder_bool(c, &has_parent);
+    s->has_parent = has_parent;
+    coder_u64(c, &s->parent);
     coder_u32(c, &count);
     numbers = take(c, arrays, (form == FORM_PAIRS ? 2 : 1) * (size_t)count);
     for (size_t i = 0; i < count && !c->bad; i++) {
@@ -183,13 +192,52 @@ static void code_numbers(struct coder *c, const uint64_t **numbers,
     *count = n;
 }
 
+/* Copies left of each of `count` hashes that have just been read. */
+static uint32_t *take_copies(struct coder *c, struct event_arrays *arrays,
+                             size_t count)
+{
+    uint32_t *copies;
+
+    if (c->bad || count <= arrays->copies_capacity)
+        return arrays->copies;
+    copies = realloc(arrays->copies, count * sizeof(*copies));
+    if (copies == NULL) {
+        c->bad = true;
+        return NULL;
+    }
+    arrays->copies = copies;
+    arrays->copies_capacity = count;
+    return copies;
+}
+
+static void code_remaining(struct coder *c, struct bt_ev_kv_remove *e,
+                           struct event_arrays *arrays)
+{
+    uint32_t *into = arrays == NULL ? NULL : take_copies(c, arrays, e->count);
+
+    for (size_t i = 0; i < e->count && !c->bad; i++) {
+        uint32_t copies = arrays == NULL ? e->remaining[i] : 0;
+
+        coder_u32(c, &copies);
+        if (into != NULL)
+            into[i] = copies;
+    }
+    if (arrays != NULL)
+        e->remaining = e->count == 0 ? NULL : into;
+}
+
 static void code_remove(struct coder *c, struct bt_ev_kv_remove *e,
                         struct event_arrays *arrays)
 {
+    bool says = e->remaining != NULL;
+
     coder_u32(c, &e->worker);
     coder_u32(c, &e->rank);
     e->tier = (enum bt_tier)coder_enum(c, e->tier, BT_TIERS);
     code_numbers(c, &e->hashes, &e->count, arrays);
+    coder_bool(c, &says);
+    if (says && !c->bad)
+        code_remaining(c, e, arrays);
 }
 
 static void code_clear(struct coder *c, struct bt_ev_kv_clear *e)
@@ -197,13 +245,26 @@ static void code_clear(struct coder *c, struct bt_ev_kv_clear *e)
     coder_u32(c, &e->worker);
     coder_u32(c, &e->rank);
     coder_bool(c, &e->all_ranks);
+    coder_bool(c, &e->has_tier);
+    e->tier = (enum bt_tier)coder_enum(c, e->tier, BT_TIERS);
 }
 
 static void code_stream(struct coder *c, struct bt_ev_kv_stream *e)
 {
     coder_u32(c, &e->worker);
+    coder_u32(c, &e->rank);
     e->state =
-        (enum bt_stream_state)coder_enum(c, e->state, BT_STREAM_DEGRADED + 1u);
+        (enum bt_stream_state)coder_enum(c, e->state, BT_STREAM_SUSPECT + 1u);
+    e->cause =
+        (enum bt_stream_cause)coder_enum(c, e->cause, BT_STREAM_CAUSE_COUNT);
+}
+
+static void code_counting(struct coder *c, struct bt_ev_kv_counting *e)
+{
+    coder_u32(c, &e->worker);
+    coder_u32(c, &e->rank);
+    e->counting =
+        (enum bt_kv_counting)coder_enum(c, e->counting, BT_KV_COUNT_SET + 1u);
 }
 
 static void code_request(struct coder *c, struct bt_ev_request *e,
@@ -279,7 +340,7 @@ static void code_event(struct coder *c, struct bt_event *e,
         code_clear(c, &e->u.kv_clear);
         return;
     case BT_EV_KV_COUNTING:
-        c->bad = true;
+        code_counting(c, &e->u.kv_counting);
         return;
     case BT_EV_KV_STREAM:
         code_stream(c, &e->u.kv_stream);

@@ -4,7 +4,7 @@
 
 #include <xxhash.h>
 
-#define FIELDS 20
+#define FIELDS 27
 
 static uint64_t decision_hash(const struct bt_decision *d)
 {
@@ -28,6 +28,13 @@ static uint64_t decision_hash(const struct bt_decision *d)
         (uint64_t)d->received_ns,
         (uint64_t)d->placed_ns,
         (uint64_t)d->finished_ns,
+        (uint64_t)d->index_state,
+        (uint64_t)d->index_cause,
+        (uint64_t)d->overlap_source,
+        d->overlap_raw_tokens,
+        d->overlap_rank,
+        d->common_tokens,
+        d->copies,
     };
 
     return XXH3_64bits(f, sizeof(f));
@@ -39,7 +46,7 @@ uint64_t bt_effects_hash(uint64_t before, const struct bt_effects *effects)
 
     for (size_t i = 0; i < effects->count; i++) {
         const struct bt_effect *e = &effects->items[i];
-        uint64_t f[13] = {
+        uint64_t f[14] = {
             hash,
             (uint64_t)e->type,
             e->request.v,
@@ -52,6 +59,7 @@ uint64_t bt_effects_hash(uint64_t before, const struct bt_effects *effects)
             e->source.tokens == 0 ? 0 : e->source.worker,
             e->source.tokens == 0 ? 0 : (uint64_t)e->source.tier,
             e->peer.v,
+            e->has_rank ? (uint64_t)e->rank + 1 : 0,
             e->decision == NULL ? 0 : decision_hash(e->decision),
         };
 

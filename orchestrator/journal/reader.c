@@ -190,5 +190,6 @@ void bt_journal_reader_close(struct bt_journal_reader *reader)
     journal_config_fini(&reader->config);
     free(reader->coder.data);
     free(reader->arrays.numbers);
+    free(reader->arrays.copies);
     free(reader);
 }

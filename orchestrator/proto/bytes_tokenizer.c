@@ -6,7 +6,7 @@
  */
 #include "baton/orchestrator/bytes_tokenizer.h"
 
-#include "baton/orchestrator/json.h"
+#include "baton/orchestrator/openai.h"
 
 #include <string.h>
 
@@ -75,35 +75,51 @@ static enum bt_status string_tokens(const struct bt_json *value, uint32_t *out,
     return BT_OK;
 }
 
+/* The tokens of the parts from here on do not tell prompts apart. */
+static void text_ends(struct bt_bytes_prompt *p)
+{
+    if (p->text_count > p->count) {
+        p->text_count = p->count;
+    }
+}
+
+static enum bt_status part_tokens(const struct bt_json *part,
+                                  struct bt_bytes_prompt *p)
+{
+    struct bt_json kind, text;
+    if (!bt_openai_part_is_text(part)) {
+        text_ends(p);
+    }
+    if (part->type != BT_JSON_OBJECT ||
+        !bt_json_member(part, "type", &kind, NULL) ||
+        !bt_json_is(&kind, "text") ||
+        !bt_json_member(part, "text", &text, NULL) ||
+        text.type != BT_JSON_STRING) {
+        return BT_OK;
+    }
+    return string_tokens(&text, p->tokens, p->max, &p->count);
+}
+
 static enum bt_status content_tokens(const struct bt_json *content,
-                                     uint32_t *out, size_t max, size_t *count)
+                                     struct bt_bytes_prompt *p)
 {
     if (content->type == BT_JSON_STRING) {
-        return string_tokens(content, out, max, count);
+        return string_tokens(content, p->tokens, p->max, &p->count);
     }
     if (content->type != BT_JSON_ARRAY) {
         return content->type == BT_JSON_NULL ? BT_OK : BT_TYPE;
     }
-    struct bt_json part, kind, text;
+    struct bt_json part;
     size_t cursor = 0;
-    while (bt_json_next(content, &cursor, NULL, &part)) {
-        if (part.type != BT_JSON_OBJECT ||
-            !bt_json_member(&part, "type", &kind, NULL) ||
-            !bt_json_is(&kind, "text") ||
-            !bt_json_member(&part, "text", &text, NULL) ||
-            text.type != BT_JSON_STRING) {
-            continue;
-        }
-        enum bt_status status = string_tokens(&text, out, max, count);
-        if (status != BT_OK) {
-            return status;
-        }
+    enum bt_status status = BT_OK;
+    while (status == BT_OK && bt_json_next(content, &cursor, NULL, &part)) {
+        status = part_tokens(&part, p);
     }
-    return BT_OK;
+    return status;
 }
 
 static enum bt_status message_tokens(const struct bt_json *message,
-                                     uint32_t *out, size_t max, size_t *count)
+                                     struct bt_bytes_prompt *p)
 {
     struct bt_json role, content;
     if (message->type != BT_JSON_OBJECT ||
@@ -115,39 +131,51 @@ static enum bt_status message_tokens(const struct bt_json *message,
     enum bt_status status =
         bt_json_string(&role, name, sizeof(name), &name_bytes);
     if (status == BT_OK) {
-        status = bt_bytes_tokenize_role(name, name_bytes, out, max, count);
+        status = bt_bytes_tokenize_role(name, name_bytes, p->tokens, p->max,
+                                        &p->count);
     }
     if (status == BT_OK && bt_json_member(message, "content", &content, NULL)) {
-        status = content_tokens(&content, out, max, count);
+        status = content_tokens(&content, p);
     }
     if (status == BT_OK) {
-        status = bt_bytes_tokenize_message_end(out, max, count);
+        status = bt_bytes_tokenize_message_end(p->tokens, p->max, &p->count);
     }
     return status;
 }
 
-enum bt_status bt_bytes_tokenize_json(const char *json, size_t bytes, bool chat,
-                                      uint32_t *out, size_t max, size_t *count)
+static enum bt_status chat_tokens(const struct bt_json *messages,
+                                  struct bt_bytes_prompt *p)
 {
-    struct bt_json root, message;
-    enum bt_status status = bt_json_parse(json, bytes, &root, NULL);
-    if (status != BT_OK) {
-        return status;
-    }
-    if (!chat) {
-        return root.type == BT_JSON_STRING
-                   ? string_tokens(&root, out, max, count)
-                   : BT_TYPE;
-    }
-    if (root.type != BT_JSON_ARRAY) {
+    struct bt_json message;
+    size_t cursor = 0;
+    if (messages->type != BT_JSON_ARRAY) {
         return BT_TYPE;
     }
-    size_t cursor = 0;
-    while (bt_json_next(&root, &cursor, NULL, &message)) {
-        status = message_tokens(&message, out, max, count);
+    while (bt_json_next(messages, &cursor, NULL, &message)) {
+        enum bt_status status = message_tokens(&message, p);
         if (status != BT_OK) {
             return status;
         }
     }
-    return bt_bytes_tokenize_answer(out, max, count);
+    return bt_bytes_tokenize_answer(p->tokens, p->max, &p->count);
+}
+
+enum bt_status bt_bytes_tokenize_json(const char *json, size_t bytes, bool chat,
+                                      struct bt_bytes_prompt *p)
+{
+    struct bt_json root;
+    enum bt_status status = bt_json_parse(json, bytes, &root, NULL);
+    if (status != BT_OK) {
+        return status;
+    }
+    p->text_count = SIZE_MAX;
+    if (chat) {
+        status = chat_tokens(&root, p);
+    } else if (root.type == BT_JSON_STRING) {
+        status = string_tokens(&root, p->tokens, p->max, &p->count);
+    } else {
+        status = BT_TYPE;
+    }
+    text_ends(p);
+    return status;
 }

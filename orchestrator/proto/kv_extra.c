@@ -68,7 +68,7 @@ static bool string_take(struct extra *x, const struct msgpack_item *item)
     x->salt_taken = true;
     if (store->salt == NULL) {
         store->salt = item->s;
-        store->salt_bytes = item->u;
+        store->salt_bytes = (size_t)item->u;
     }
     return true;
 }
@@ -107,6 +107,10 @@ static bool entry_take(struct extra *x, struct msgpack *m)
     struct msgpack_item entry;
     x->lora_seen = false;
     x->scratch->mm_per_block[x->block] = 0;
+    if (m->at < m->end && *m->at == 0xc0) { /* nil, as most are */
+        m->at++;
+        return true;
+    }
     if (!bt_msgpack_read(m, &entry))
         return false;
     if (entry.type == MSGPACK_NIL)
@@ -119,8 +123,7 @@ static bool entry_take(struct extra *x, struct msgpack *m)
     return true;
 }
 
-bool bt_kv_extra_read(const struct kv_fields *f, struct bt_kv_scratch *scratch,
-                      struct bt_kv_store *store)
+static bool list_read(const struct kv_fields *f, struct extra *x)
 {
     const struct msgpack_item *list = &f->item[KV_EXTRA];
     struct msgpack m = f->rest[KV_EXTRA];
@@ -128,20 +131,48 @@ bool bt_kv_extra_read(const struct kv_fields *f, struct bt_kv_scratch *scratch,
         return true;
     if (list->type != MSGPACK_ARRAY)
         return false;
-    if (list->u != store->hash_count) {
-        store->full_attention = 0;
+    if (list->u != x->store->hash_count) {
+        x->unknown = true;
         return true;
     }
-    if (list->u > scratch->mm_per_block_max)
+    if (list->u > x->scratch->mm_per_block_max)
         return false;
+    for (; x->block < list->u; x->block++)
+        if (!entry_take(x, &m))
+            return false;
+    return true;
+}
+
+/* Does Dynamo's list name an image? Its form is not ours to read; the same
+ * images are in extra_keys, or the blocks are not known. */
+static bool infos_name_images(const struct kv_fields *f)
+{
+    const struct msgpack_item *list = &f->item[KV_MM_INFOS];
+    struct msgpack m = f->rest[KV_MM_INFOS];
+    if (list->type != MSGPACK_ARRAY)
+        return list->type != MSGPACK_NIL;
+    for (uint64_t i = 0; i < list->u; i++) {
+        struct msgpack_item entry;
+        struct msgpack at = m;
+        if (!bt_msgpack_read(&at, &entry) || !bt_msgpack_skip(&m, NULL) ||
+            entry.type != MSGPACK_NIL)
+            return true;
+    }
+    return false;
+}
+
+bool bt_kv_extra_read(const struct kv_fields *f, struct bt_kv_scratch *scratch,
+                      struct bt_kv_store *store)
+{
     struct extra x = {
         .scratch = scratch, .store = store, .positional = f->positional};
-    for (; x.block < list->u; x.block++)
-        if (!entry_take(&x, &m))
-            return false;
+    if (!list_read(f, &x))
+        return false;
     if (x.mm_total > 0) {
         store->mm = scratch->mm;
         store->mm_per_block = scratch->mm_per_block;
+    } else if (infos_name_images(f)) {
+        x.unknown = true;
     }
     if (x.unknown)
         store->full_attention = 0;

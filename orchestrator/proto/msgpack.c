@@ -177,7 +177,39 @@ bool bt_msgpack_read(struct msgpack *m, struct msgpack_item *out)
     return true;
 }
 
-bool bt_msgpack_skip(struct msgpack *m, bool *too_deep)
+/* Bytes of a value that holds no other and no length field of its own, 0 for
+ * the rest: what a skip passes without reading it. */
+static size_t plain_size(unsigned c)
+{
+    static const unsigned char sizes[] = {
+        1, 0, 1, 1, /* c0: nil, never used, bool */
+        0, 0, 0, 0, /* c4: bin */
+        0, 0, 5, 9, /* c8: ext, float */
+        2, 3, 5, 9, /* cc: unsigned */
+        2, 3, 5, 9, /* d0: signed */
+    };
+    if (c < 0x80 || c >= 0xe0)
+        return 1;
+    if (c >= 0xa0 && c < 0xc0)
+        return 1 + (c & 0x1f);
+    return c >= 0xc0 && c < 0xc0 + sizeof sizes ? sizes[c - 0xc0] : 0;
+}
+
+/* Pass up to `count` plain values; how many are left. */
+static uint64_t plain_pass(struct msgpack *m, uint64_t count)
+{
+    while (count > 0 && m->at < m->end) {
+        size_t size = plain_size(*m->at);
+        if (size == 0 || size > (size_t)(m->end - m->at))
+            break;
+        m->at += size;
+        count--;
+    }
+    return count;
+}
+
+/* Pass a value that may hold others. */
+static bool nested_skip(struct msgpack *m, bool *too_deep)
 {
     uint64_t left[MSGPACK_DEPTH_MAX + 1] = {1};
     size_t depth = 0;
@@ -197,6 +229,7 @@ bool bt_msgpack_skip(struct msgpack *m, bool *too_deep)
                     *too_deep = true;
             }
         }
+        left[depth] = plain_pass(&ahead, left[depth]);
         while (depth > 0 && left[depth] == 0)
             depth--;
     }
@@ -204,8 +237,47 @@ bool bt_msgpack_skip(struct msgpack *m, bool *too_deep)
     return true;
 }
 
-bool bt_msgpack_is(const struct msgpack_item *item, const char *text)
+bool bt_msgpack_skip(struct msgpack *m, bool *too_deep)
 {
-    return item->type == MSGPACK_STR && item->u == strlen(text) &&
-           memcmp(item->s, text, item->u) == 0;
+    return plain_pass(m, 1) == 0 || nested_skip(m, too_deep);
+}
+
+size_t bt_msgpack_u32s(struct msgpack *m, uint32_t *out, size_t count)
+{
+    const unsigned char *p = m->at;
+    size_t n = 0;
+    while (n < count && m->end - p >= 5) { /* the widest of them */
+        if (*p == 0xcd) {
+            out[n++] = (uint32_t)p[1] << 8 | p[2];
+            p += 3;
+        } else if (*p == 0xce) {
+            out[n++] = (uint32_t)p[1] << 24 | (uint32_t)p[2] << 16 |
+                       (uint32_t)p[3] << 8 | p[4];
+            p += 5;
+        } else if (*p < 0x80) {
+            out[n++] = *p++;
+        } else if (*p == 0xcc) {
+            out[n++] = p[1];
+            p += 2;
+        } else {
+            break;
+        }
+    }
+    m->at = p;
+    return n;
+}
+
+size_t bt_msgpack_u64s(struct msgpack *m, uint64_t *out, size_t count)
+{
+    const unsigned char *p = m->at;
+    size_t n = 0;
+    while (n < count && m->end - p >= 9 && (*p == 0xcf || *p == 0xd3)) {
+        out[n++] = (uint64_t)p[1] << 56 | (uint64_t)p[2] << 48 |
+                   (uint64_t)p[3] << 40 | (uint64_t)p[4] << 32 |
+                   (uint64_t)p[5] << 24 | (uint64_t)p[6] << 16 |
+                   (uint64_t)p[7] << 8 | p[8];
+        p += 9;
+    }
+    m->at = p;
+    return n;
 }

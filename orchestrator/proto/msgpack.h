@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define MSGPACK_DEPTH_MAX 16
 
@@ -41,7 +42,18 @@ bool bt_msgpack_read(struct msgpack *m, struct msgpack_item *out);
 /* Pass one whole value, however deep (linear time, no stack beyond the
  * limit). *too_deep (not NULL) is set when it nests deeper than the limit. */
 bool bt_msgpack_skip(struct msgpack *m, bool *too_deep);
-/* Is it this text? */
-bool bt_msgpack_is(const struct msgpack_item *item, const char *text);
+/* Read leading items as long as they are what long lists are made of, at most
+ * `count`; how many. u32s: unsigned in 1, 2, 3 or 5 bytes. u64s: 64-bit ones,
+ * signed as two's complement. They stop early near the end of the bytes: the
+ * reader above goes on with the rest. */
+size_t bt_msgpack_u32s(struct msgpack *m, uint32_t *out, size_t count);
+size_t bt_msgpack_u64s(struct msgpack *m, uint64_t *out, size_t count);
+/* Is it this text? Inline: the length of a literal is known then. */
+static inline bool bt_msgpack_is(const struct msgpack_item *item,
+                                 const char *text)
+{
+    return item->type == MSGPACK_STR && item->u == strlen(text) &&
+           memcmp(item->s, text, item->u) == 0;
+}
 
 #endif

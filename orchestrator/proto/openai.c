@@ -202,8 +202,10 @@ static enum bt_status priority_check(struct body *b)
     struct bt_json digits = b->field[F_PRIORITY];
     bool negative = digits.type == BT_JSON_NUMBER && digits.at[0] == '-';
     uint64_t v = 0;
-    digits.at += negative;
-    digits.bytes -= negative;
+    if (negative) {
+        digits.at++;
+        digits.bytes--;
+    }
     enum bt_status status = bt_json_u64(&digits, &v);
     if (status == BT_TYPE)
         return BT_OK;
@@ -421,6 +423,8 @@ static enum bt_status fields_check(struct body *b)
     if (status == BT_OK)
         status = b->out->route == BT_ROUTE_CHAT ? messages_check(b)
                                                 : prompt_check(b);
+    if (status == BT_OK)
+        bt_openai_hidden_find(b->out);
     b->out->pd_refusal = refusal_find(b, best_of);
     b->out->pd_allowed = b->out->pd_refusal == NULL;
     return status;

@@ -15,4 +15,7 @@ bool bt_openai_is_handoff(const struct bt_json *key);
 enum bt_status bt_openai_ids_read(const struct bt_json *array, uint32_t *out,
                                   size_t max, size_t *count_out);
 
+/* Sets hidden and truncate_tokens; root, prompt and kind are set. */
+void bt_openai_hidden_find(struct bt_openai_request *request);
+
 #endif

@@ -39,12 +39,39 @@ static const struct bt_json_edit prefill_edits[] = {
         "\"remote_host\":null,\"remote_port\":null}"),
 };
 
-enum bt_status bt_openai_leg_prefill(const struct bt_openai_request *request,
+#define PREFILL_EDITS (sizeof prefill_edits / sizeof prefill_edits[0])
+
+enum bt_status bt_openai_full_report(const struct bt_openai_request *request,
                                      struct bt_text *out)
 {
-    return bt_json_edit_drop(&request->root, prefill_edits,
-                             sizeof prefill_edits / sizeof prefill_edits[0],
-                             BT_OPENAI_BOOTSTRAP, out);
+    static const struct bt_json_edit mode[] = {
+        SET("kv_cache_report_mode", "\"full\""),
+    };
+    static const struct bt_json none = {
+        .at = "{}", .bytes = 2, .type = BT_JSON_OBJECT};
+    struct bt_json xargs, set;
+    if (!bt_json_member(&request->root, "vllm_xargs", &xargs, NULL) ||
+        xargs.type == BT_JSON_NULL)
+        xargs = none;
+    if (xargs.type != BT_JSON_OBJECT)
+        return BT_TYPE;
+    if (bt_json_member(&xargs, mode[0].name, &set, NULL))
+        return BT_EXISTS;
+    return bt_json_edit(&xargs, mode, 1, out);
+}
+
+enum bt_status bt_openai_leg_prefill(const struct bt_openai_request *request,
+                                     const struct bt_text *xargs,
+                                     struct bt_text *out)
+{
+    struct bt_json_edit edits[PREFILL_EDITS + 1];
+    size_t count = PREFILL_EDITS;
+    memcpy(edits, prefill_edits, sizeof prefill_edits);
+    if (xargs != NULL)
+        edits[count++] = (struct bt_json_edit){
+            .name = "vllm_xargs", .value = xargs->at, .bytes = xargs->used};
+    return bt_json_edit_drop(&request->root, edits, count, BT_OPENAI_BOOTSTRAP,
+                             out);
 }
 
 enum bt_status bt_openai_leg_decode(const struct bt_openai_request *request,

@@ -5,6 +5,7 @@
  *   GET  /admin/v1/decisions[?limit=N]          GET /admin/v1/decisions/{id}
  *   POST /admin/v1/explain {model, tokens | token_ids, max_tokens}
  *   GET  /admin/v1/summary                      GET /admin/v1/index/stats
+ *   POST /admin/v1/index/query, query_by_hash   the same as /query, ... (ask.c)
  */
 #include "serve_priv.h"
 
@@ -70,6 +71,17 @@ static void add_model(struct bt_text *t, const struct bt_serve *serve,
     bt_text_str(t, "}");
 }
 
+static void add_hits(struct bt_text *t, const struct bt_core_worker_info *info)
+{
+    field(t, "approximate_blocks", info->approx_blocks);
+    bt_text_str(t, ",\"credit\":");
+    bt_text_fixed(t, info->credit, 4);
+    field(t, "hit_checks", info->hit_checks);
+    field(t, "hit_predicted_tokens", info->hit_predicted);
+    field(t, "hit_found_tokens", info->hit_actual);
+    field(t, "hit_unforeseen_tokens", info->hit_unforeseen);
+}
+
 static void add_worker(struct bt_text *t, const struct bt_serve *serve,
                        uint32_t slot)
 {
@@ -87,6 +99,8 @@ static void add_worker(struct bt_text *t, const struct bt_serve *serve,
     quoted_field(t, "reason", workers_reason(serve, slot));
     quoted_field(t, "version", workers_version(serve, slot));
     quoted_field(t, "stream", bt_stream_state_name(info.stream));
+    quoted_field(t, "stream_cause", bt_stream_cause_name(info.cause));
+    field(t, "ranks", info.ranks);
     field(t, "generation", bt_worker_generation(info.id));
     field(t, "block_tokens", info.block_tokens);
     field(t, "kv_capacity_tokens", info.kv_capacity_tokens);
@@ -96,6 +110,7 @@ static void add_worker(struct bt_text *t, const struct bt_serve *serve,
     field(t, "decode_tokens", info.decode_tokens);
     field(t, "transfers", info.transfers);
     field(t, "index_blocks", info.index_blocks);
+    add_hits(t, &info);
     field(t, "reported_running", info.running);
     field(t, "reported_waiting", info.waiting);
     bt_text_str(t, ",\"reported_kv_usage\":");
@@ -214,7 +229,7 @@ struct what_if {
 static const char *read_ids(const struct bt_serve *serve,
                             const struct bt_json *ids, struct what_if *out)
 {
-    uint32_t block = serve->config->models[out->model].block_size;
+    const struct bt_model_config *model = &serve->config->models[out->model];
     size_t count = 0, cursor = 0, max = ids->bytes / 2 + 1;
     uint32_t *tokens = malloc(max * sizeof(*tokens));
     const char *fault = NULL;
@@ -230,11 +245,10 @@ static const char *read_ids(const struct bt_serve *serve,
             tokens[count++] = (uint32_t)value;
     }
     out->prompt_tokens = (uint32_t)count;
-    out->keys = malloc((count / block + 1) * sizeof(*out->keys));
+    out->keys = malloc((count / model->block_size + 1) * sizeof(*out->keys));
     if (fault == NULL && out->keys != NULL)
         out->key_count =
-            bt_block_keys(tokens, count, block, bt_ns_seed(NULL, 0, NULL, 0),
-                          out->keys, count / block);
+            prompt_keys(model, tokens, count, BT_NS_PLAIN, out->keys);
     free(tokens);
     return fault;
 }
@@ -376,6 +390,20 @@ static void index_stats(struct bt_serve *serve, struct bt_httpd_request *req)
 
 /* ---- dispatch ---- */
 
+/* What others' routers ask, at the paths that they ask and at ours. */
+static bool handle_ask(struct bt_serve *serve, struct bt_httpd_request *req,
+                       const char *path)
+{
+    bool tokens = strcmp(path, "/query") == 0 ||
+                  strcmp(path, "/admin/v1/index/query") == 0;
+    bool hashes = strcmp(path, "/query_by_hash") == 0 ||
+                  strcmp(path, "/admin/v1/index/query_by_hash") == 0;
+
+    if (tokens || hashes)
+        ask_handle(serve, req, hashes);
+    return tokens || hashes;
+}
+
 static const char *after(const char *path, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -418,7 +446,7 @@ void admin_handle(void *arg, struct bt_httpd_request *req)
         change_worker(serve, req, worker);
     } else if (strcmp(path, "/admin/v1/explain") == 0) {
         explain(serve, req);
-    } else {
+    } else if (!handle_ask(serve, req, path)) {
         reply_error(req, 404, "no such admin route");
     }
 }

@@ -234,10 +234,27 @@ static void put_identity(struct bt_text *t, const struct exchange *x,
     put_u64(t, "input_tokens", d->prompt_tokens);
     key(t, "tokens_known");
     bt_text_str(t, d->tokens_known ? "true" : "false");
+    put_str(t, "prompt_hidden", bt_openai_hidden_name(x->hidden));
+    put_u64(t, "named_tokens",
+            (uint64_t)x->key_count *
+                serve->config->models[d->model].block_size);
     put_u64(t, "max_tokens", d->max_tokens);
     put_u64(t, "output_tokens", d->output_tokens);
     put_u64(t, "body_bytes", d->body_bytes);
     put_str(t, "index_state", bt_stream_state_name(d->index_state));
+    put_str(t, "index_cause", bt_stream_cause_name(d->index_cause));
+}
+
+/* What was known of the prompt's prefix where it was prefilled. */
+static void put_overlap(struct bt_text *t, const struct bt_decision *d)
+{
+    put_str(t, "overlap_source", bt_overlap_source_name(d->overlap_source));
+    put_u64(t, "overlap_raw_tokens", d->overlap_raw_tokens);
+    put_u64(t, "overlap_rank", d->overlap_rank);
+    key(t, "credit");
+    bt_text_fixed(t, d->credit, 4);
+    put_u64(t, "common_tokens", d->common_tokens);
+    put_u64(t, "copies", d->copies);
 }
 
 static void put_choice(struct bt_text *t, const struct exchange *x,
@@ -265,6 +282,7 @@ static void put_choice(struct bt_text *t, const struct exchange *x,
     put_str(t, "path_class", link_class(serve, m->chosen.p, m->chosen.d));
     put_u64(t, "hit_p", m->chosen.terms.overlap_p);
     put_u64(t, "hit_d", m->chosen.terms.overlap_d);
+    put_overlap(t, d);
     put_u64(t, "kv_bytes", m->chosen.terms.kv_bytes);
     put_source(t, serve, &m->chosen);
     put_terms(t, "pred_", &m->chosen.terms);

@@ -5,7 +5,6 @@
 #include "exchange.h"
 
 #include "baton/base/rng.h"
-#include "baton/planner/block_hash.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,31 +134,14 @@ static void count_plan(struct exchange *x, int64_t from, int64_t to)
     bt_histogram_add(&x->serve->counters.plan_ns, to - from);
 }
 
-static enum bt_status hash_prompt(struct exchange *x, const uint32_t *tokens,
-                                  size_t count)
-{
-    const struct bt_model_config *model = &x->serve->config->models[x->model];
-    size_t blocks = count / model->block_size;
-
-    x->tokens_known = true;
-    x->prompt_tokens = (uint32_t)count;
-    if (blocks == 0)
-        return BT_OK;
-    x->keys = malloc(blocks * sizeof(*x->keys));
-    if (x->keys == NULL)
-        return BT_NO_MEMORY;
-    x->key_count =
-        bt_block_keys(tokens, count, model->block_size, x->ns, x->keys, blocks);
-    return BT_OK;
-}
-
 /* Tenants are told apart as their caches are: by salt and adapter. */
 static uint64_t tenant_of(const struct exchange *x)
 {
     return x->adapter == NULL && x->request.salt_bytes == 0 ? 0 : x->ns;
 }
 
-void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count)
+void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count,
+                     size_t told)
 {
     struct bt_serve *serve = x->serve;
     int64_t from = serve_now_ns();
@@ -169,7 +151,7 @@ void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count)
 
     /* Without tokens assume four bytes of prompt to the token. */
     x->prompt_tokens = (uint32_t)(x->request.prompt.bytes / 4 + 1);
-    if (tokens != NULL && hash_prompt(x, tokens, count) != BT_OK)
+    if (tokens != NULL && prompt_hash(x, tokens, count, told) != BT_OK)
         x->tokens_known = false;
     event.u.request = (struct bt_ev_request){
         .cookie = (uintptr_t)x,
@@ -351,7 +333,7 @@ void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
         x->id = effect->request;
         break;
     case BT_FX_SEND_PREFILL:
-        leg_prefill_send(x, effect->attempt, slot);
+        leg_prefill_send(x, effect);
         break;
     case BT_FX_SEND_DECODE:
         leg_decode_send(x, effect->attempt, slot, effect->with_params);

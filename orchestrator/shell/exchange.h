@@ -11,6 +11,7 @@
 #ifndef BATON_SHELL_EXCHANGE_H
 #define BATON_SHELL_EXCHANGE_H
 
+#include "baton/orchestrator/bytes_tokenizer.h"
 #include "baton/orchestrator/openai.h"
 #include "said.h"
 #include "serve_priv.h"
@@ -29,6 +30,8 @@ struct leg {
     bool sse;      /* the reply is an event stream */
     bool json;     /* ... or JSON */
     bool overflow; /* the reply is larger than the limit */
+    bool has_rank; /* one of the worker's ranks should take it */
+    uint32_t rank;
 };
 
 struct exchange {
@@ -49,6 +52,7 @@ struct exchange {
     size_t key_count;
     uint32_t prompt_tokens;
     bool tokens_known;
+    enum bt_openai_hidden hidden; /* why keys end before the tokens do */
     struct leg prefill, decode;
     char *params_reply; /* leg P's reply that holds params */
     struct bt_json params;
@@ -71,12 +75,19 @@ struct exchange {
 struct exchange *exchange_open(struct bt_serve *serve,
                                struct bt_httpd_request *http);
 void exchange_discard(struct exchange *x); /* answered before the core */
-/* Hash (tokens may be NULL: unknown) and hand it to the core. */
-void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count);
+/* Hash (tokens may be NULL: unknown) and hand it to the core. The first `told`
+ * tokens show all there is of the prompt up to them. */
+void exchange_submit(struct exchange *x, const uint32_t *tokens, size_t count,
+                     size_t told);
 void exchange_fail_leg(struct exchange *x, enum bt_leg leg,
                        enum bt_leg_failure how, int status);
 enum bt_status exchange_event(struct exchange *x, struct bt_event *event);
 void exchange_new_upstream_id(struct exchange *x);
+
+/* prompt.c */
+/* Sets keys, key_count, prompt_tokens, hidden; BT_NO_MEMORY: no keys. */
+enum bt_status prompt_hash(struct exchange *x, const uint32_t *tokens,
+                           size_t count, size_t told);
 
 /* legs.c: what both legs share */
 struct bt_call_head;
@@ -91,7 +102,7 @@ void leg_head(struct leg *leg, const struct bt_call_head *head);
 void leg_count(struct bt_serve *serve, const struct bt_call_end *end);
 
 /* leg_prefill.c, leg_decode.c */
-void leg_prefill_send(struct exchange *x, uint32_t attempt, uint32_t worker);
+void leg_prefill_send(struct exchange *x, const struct bt_effect *effect);
 void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
                      bool with_params);
 /* Tell the core that the stream lives (its client is slow). */
@@ -104,8 +115,9 @@ void tokenize_cancel(struct exchange *x);
 enum bt_status tokenizer_start(struct bt_serve *serve);
 void tokenizer_stop(struct bt_serve *serve);
 /* The byte tokenizer of the emulated engine: 1 token per UTF-8 byte; chat as
- * "<|role|>content\n" ... "<|assistant|>". NULL: no memory or malformed. */
-uint32_t *bytes_tokenize(const struct bt_openai_request *request, size_t max,
-                         size_t *count_out);
+ * "<|role|>content\n" ... "<|assistant|>". False: no memory, too long or
+ * malformed. out->tokens is the caller's to free. */
+bool bytes_tokenize(const struct bt_openai_request *request, size_t max,
+                    struct bt_bytes_prompt *out);
 
 #endif

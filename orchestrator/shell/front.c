@@ -112,18 +112,21 @@ static void submit_ids(struct exchange *x)
     else if (status != BT_OK)
         refuse(x, 400, "'prompt' holds a token id outside 0 .. 2^32-1");
     else
-        exchange_submit(x, ids, count);
+        exchange_submit(x, ids, count, count);
     free(ids);
 }
 
 static void submit_bytes(struct exchange *x)
 {
-    size_t count = 0;
-    uint32_t *ids = bytes_tokenize(
-        &x->request, x->serve->config->limits.prompt_tokens, &count);
+    struct bt_bytes_prompt p;
 
-    exchange_submit(x, ids, count);
-    free(ids);
+    if (!bytes_tokenize(&x->request, x->serve->config->limits.prompt_tokens,
+                        &p)) {
+        exchange_submit(x, NULL, 0, 0);
+        return;
+    }
+    exchange_submit(x, p.tokens, p.count, p.text_count);
+    free(p.tokens);
 }
 
 static void submit(struct exchange *x)
@@ -132,13 +135,13 @@ static void submit(struct exchange *x)
                  x->request.kind == BT_PROMPT_TOKEN_BATCH;
 
     if (batch)
-        exchange_submit(x, NULL, 0);
+        exchange_submit(x, NULL, 0, 0);
     else if (x->request.kind == BT_PROMPT_TOKENS)
         submit_ids(x);
     else if (x->serve->config->tokenizer == BT_TOKENIZER_BYTES)
         submit_bytes(x);
     else if (tokenize_start(x) != BT_OK)
-        exchange_submit(x, NULL, 0);
+        exchange_submit(x, NULL, 0, 0);
 }
 
 static void handle_completion(struct bt_serve *serve,

@@ -82,24 +82,55 @@ static void on_done(void *arg, const struct bt_call_end *end)
     done_well(x);
 }
 
-void leg_prefill_send(struct exchange *x, uint32_t attempt, uint32_t worker)
+/* vllm_xargs for a worker that is to announce its blocks again; at NULL: the
+ * client's stay as they are. Freed by the caller. */
+static struct bt_text xargs_for(struct exchange *x, uint32_t worker)
+{
+    struct bt_text xargs = {0};
+
+    if (!kv_watch_heals(x->serve, worker))
+        return xargs;
+    if (text_alloc(&xargs, x->request.root.bytes + 64) == NULL ||
+        bt_openai_full_report(&x->request, &xargs) != BT_OK) {
+        free(xargs.at);
+        return (struct bt_text){0};
+    }
+    x->serve->counters.healing_legs++;
+    return xargs;
+}
+
+static enum bt_status write_body(struct exchange *x, struct leg *leg,
+                                 size_t *bytes_out)
+{
+    struct bt_text text, xargs = xargs_for(x, leg->worker);
+    enum bt_status status = BT_NO_MEMORY;
+
+    leg->body = text_alloc(&text, x->request.root.bytes + xargs.used + 512);
+    if (leg->body != NULL)
+        status = bt_openai_leg_prefill(&x->request,
+                                       xargs.at == NULL ? NULL : &xargs, &text);
+    free(xargs.at);
+    if (status == BT_OK)
+        *bytes_out = text.used;
+    return status;
+}
+
+void leg_prefill_send(struct exchange *x, const struct bt_effect *effect)
 {
     struct leg *leg = &x->prefill;
     struct bt_call_spec spec = {
         .head = on_head, .data = on_data, .done = on_done, .arg = x};
-    struct bt_text text;
 
     leg_reset(leg);
-    leg->attempt = attempt;
-    leg->worker = worker;
+    leg->attempt = effect->attempt;
+    leg->worker = bt_worker_slot(effect->worker);
+    leg->has_rank = effect->has_rank;
+    leg->rank = effect->rank;
     exchange_new_upstream_id(x);
-    leg->body = text_alloc(&text, x->request.root.bytes + 512);
-    if (leg->body == NULL ||
-        bt_openai_leg_prefill(&x->request, &text) != BT_OK) {
+    if (write_body(x, leg, &spec.body_bytes) != BT_OK) {
         exchange_fail_leg(x, BT_LEG_PREFILL, BT_FAIL_REFUSED, 0);
         return;
     }
-    spec.body_bytes = text.used;
     if (leg_start(x, leg, leg_path(x), &spec) != BT_OK)
         exchange_fail_leg(x, BT_LEG_PREFILL, BT_FAIL_REFUSED, 0);
 }

@@ -21,12 +21,15 @@ enum bt_status leg_start(struct exchange *x, struct leg *leg, const char *path,
                          const struct bt_call_spec *call_backs)
 {
     const struct bt_config *config = x->serve->config;
-    char url[URL_MAX], id[UPSTREAM_ID_MAX + 32];
-    const char *headers[] = {"Content-Type: application/json", id, NULL};
+    char url[URL_MAX], id[UPSTREAM_ID_MAX + 32], rank[48];
+    const char *headers[] = {"Content-Type: application/json", id, NULL, NULL};
     struct bt_call_spec spec = *call_backs;
 
     snprintf(url, sizeof(url), "%s%s", config->workers[leg->worker].url, path);
     snprintf(id, sizeof(id), "X-Request-Id: %s", x->upstream_id);
+    snprintf(rank, sizeof(rank), "X-data-parallel-rank: %u", leg->rank);
+    if (leg->has_rank)
+        headers[2] = rank;
     spec.method = "POST";
     spec.url = url;
     spec.headers = headers;

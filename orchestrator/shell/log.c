@@ -1,8 +1,8 @@
 /* Log writer: level filter, folding of repeats, text or JSON form. Leaves to
  * its callers what may be said: no prompt text ever comes here. The only
- * process-wide state of the shell, because a logger has one sink.
+ * process-wide state of the server, because a logger has one sink.
  */
-#include "log.h"
+#include "baton/orchestrator/log.h"
 
 #include "baton/orchestrator/json.h"
 #include <poll.h>

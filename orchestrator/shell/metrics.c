@@ -3,9 +3,9 @@
  * (a check compares). Label values come from the configuration or from our own
  * name tables, never from a client.
  */
+#include "recorder.h"
 #include "serve_priv.h"
 
-#include "kv_stream.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +203,10 @@ static void write_plan(struct bt_text *t, const struct bt_serve *serve,
              (double)serve->counters.tokenize_failed);
     labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_busy",
              (double)serve->counters.tokenize_busy);
+    for (int i = BT_HIDDEN_PART; i <= BT_HIDDEN_MEMBER; i++)
+        labelled(t, "baton_plan_fallbacks_total", "reason",
+                 bt_openai_hidden_name((enum bt_openai_hidden)i),
+                 (double)serve->counters.hidden[i]);
     one(t, "baton_plan_differs_total", "counter",
         "Placements that differ from load + prefix.",
         (double)c->differs_from_baseline);
@@ -224,17 +228,150 @@ static void write_plan(struct bt_text *t, const struct bt_serve *serve,
         (double)c->stranded_handoffs);
 }
 
+static void write_event_errors(struct bt_text *t,
+                               const struct bt_stream_counts *c)
+{
+    const struct {
+        const char *reason;
+        uint64_t count;
+    } errors[] = {
+        {"frames", c->frame_errors},
+        {"sequence", c->sequence_errors},
+        {"msgpack", c->batch_errors},
+        {"event", c->event_errors},
+        {"unknown_parent", c->unknown_parents},
+        {"unknown_tag", c->unknown_tags},
+        {"foreign", c->foreign},
+        {"other_group", c->other_groups},
+        {"block_size", c->size_mismatches},
+        {"rank", c->rank_mismatches},
+        {"eagle", c->eagle_mismatches},
+    };
+
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        labelled(t, "baton_kv_event_errors_total", "reason", errors[i].reason,
+                 (double)errors[i].count);
+}
+
+/* Per stream; what a stream has not is -1. */
+static const struct {
+    const char *name, *help;
+} stream_rows[] = {
+    {"baton_kv_stream_lag_seconds",
+     "Arrival of the last batch less its own time; clock skew is in it."},
+    {"baton_kv_stream_held_batches", "Live batches held for a replay."},
+    {"baton_kv_stream_held_bytes", "Their bytes."},
+    {"baton_kv_stream_parked", "Stores that wait for their parent."},
+};
+
+static double stream_value(const struct bt_stream_info *info, size_t row_index)
+{
+    switch (row_index) {
+    case 0:
+        return info->lag_s;
+    case 1:
+        return info->held;
+    case 2:
+        return (double)info->held_bytes;
+    case 3:
+        return info->parked;
+    }
+    return 0;
+}
+
+typedef void (*stream_fn)(struct bt_text *t, const char *labels,
+                          const struct bt_stream_info *info, size_t i);
+
+static void each_stream(struct bt_text *t, const struct bt_serve *serve,
+                        stream_fn fn, size_t row_index)
+{
+    char labels[160];
+    struct bt_stream_info info;
+
+    for (uint32_t w = 0; w < serve->config->worker_count; w++)
+        for (uint32_t r = 0;
+             bt_event_plane_stream(serve->events, w, r, &info) == BT_OK; r++) {
+            snprintf(labels, sizeof(labels), "worker=\"%.100s\",rank=\"%u\"",
+                     serve_worker_name(serve, w), r);
+            fn(t, labels, &info, row_index);
+        }
+}
+
+static void put_stream_row(struct bt_text *t, const char *labels,
+                           const struct bt_stream_info *info, size_t i)
+{
+    row(t, stream_rows[i].name, labels, stream_value(info, i));
+}
+
+static void put_stream_cause(struct bt_text *t, const char *labels,
+                             const struct bt_stream_info *info, size_t i)
+{
+    char full[224];
+
+    (void)i;
+    snprintf(full, sizeof(full), "%s,cause=\"%s\"", labels,
+             bt_stream_cause_name(info->cause));
+    row(t, "baton_kv_stream_cause", full, 1);
+}
+
+#define STREAM_BYTES 1280 /* of all rows of a stream, at most */
+
+static size_t stream_count(const struct bt_serve *serve)
+{
+    size_t count = 0;
+
+    for (uint32_t i = 0; i < serve->config->worker_count; i++)
+        count += serve->config->workers[i].ranks + 1;
+    return count;
+}
+
+static void write_streams(struct bt_text *t, const struct bt_serve *serve)
+{
+    struct bt_stream_counts c;
+
+    bt_event_plane_counts(serve->events, &c);
+    head(t, "baton_kv_event_parked_total", "counter",
+         "Stores of unknown parents, by what became of them.");
+    labelled(t, "baton_kv_event_parked_total", "fate", "parked",
+             (double)c.parked);
+    labelled(t, "baton_kv_event_parked_total", "fate", "attached",
+             (double)c.attached);
+    labelled(t, "baton_kv_event_parked_total", "fate", "dropped",
+             (double)c.parked_dropped);
+    head(t, "baton_kv_event_hash_checks_total", "counter",
+         "Chains whose announced hashes were computed again.");
+    labelled(t, "baton_kv_event_hash_checks_total", "result", "same",
+             (double)c.hash_same);
+    labelled(t, "baton_kv_event_hash_checks_total", "result", "other",
+             (double)c.hash_other);
+    one(t, "baton_kv_event_bytes_total", "counter", "Payloads applied.",
+        (double)c.bytes);
+    one(t, "baton_kv_event_batches_total", "counter", "Batches applied.",
+        (double)c.batches);
+    one(t, "baton_kv_healing_legs_total", "counter",
+        "Prefills that asked their worker to announce its blocks again.",
+        (double)serve->counters.healing_legs);
+    one(t, "baton_kv_event_strangers_total", "counter",
+        "Messages whose topic names no worker.",
+        (double)bt_event_plane_strangers(serve->events));
+    for (size_t i = 0; i < sizeof(stream_rows) / sizeof(stream_rows[0]); i++) {
+        head(t, stream_rows[i].name, "gauge", stream_rows[i].help);
+        each_stream(t, serve, put_stream_row, i);
+    }
+    head(t, "baton_kv_stream_cause", "gauge",
+         "Why each rank's stream is in its state; always 1.");
+    each_stream(t, serve, put_stream_cause, 0);
+}
+
 static void write_index(struct bt_text *t, const struct bt_serve *serve)
 {
     static const char *const kinds[] = {"stored", "removed", "cleared",
                                         "ignored"};
-    static const char *const errors[] = {"frames", "sequence", "msgpack",
-                                         "event"};
     struct bt_prefix_index_stats stats;
-    struct kv_stream_counts streams;
+    struct bt_stream_counts streams;
 
     bt_core_index_stats(serve->core, &stats);
-    event_plane_counts(serve, &streams);
+    bt_event_plane_counts(serve->events, &streams);
     one(t, "baton_kv_index_blocks", "gauge", "Distinct block keys known.",
         (double)stats.blocks);
     one(t, "baton_kv_index_holdings", "gauge",
@@ -250,14 +387,10 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     head(t, "baton_kv_events_total", "counter", "KV events by type.");
     for (int i = 0; i < 4; i++)
         labelled(t, "baton_kv_events_total", "type", kinds[i],
-                 (double)serve->counters.kv_events[i]);
+                 (double)streams.events[i]);
     head(t, "baton_kv_event_errors_total", "counter",
          "Messages or events that could not be used.");
-    for (int i = 0; i < 4; i++)
-        labelled(t, "baton_kv_event_errors_total", "reason", errors[i],
-                 (double)serve->counters.kv_event_errors[i]);
-    labelled(t, "baton_kv_event_errors_total", "reason", "unknown_parent",
-             (double)serve->counters.kv_unknown_parents);
+    write_event_errors(t, &streams);
     one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
         (double)streams.gaps);
     one(t, "baton_kv_event_missing_total", "counter",
@@ -265,7 +398,7 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     one(t, "baton_kv_event_duplicates_total", "counter",
         "Batches that came twice.", (double)streams.duplicates);
     one(t, "baton_kv_event_dropped_total", "counter",
-        "Live batches not held during a replay.", (double)streams.dropped);
+        "Live batches not held during a replay.", (double)streams.held_dropped);
     one(t, "baton_kv_index_resets_total", "counter",
         "Times a worker's blocks were forgotten.", (double)streams.resets);
     head(t, "baton_kv_event_replays_total", "counter", "Replays by outcome.");
@@ -274,7 +407,7 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
              (double)streams.replays_partial);
     labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
-             (double)streams.replays_timeout);
+             (double)streams.replays_failed);
 }
 
 static const char *role_name(unsigned int roles)
@@ -383,7 +516,8 @@ static const struct column columns[] = {
     {"baton_worker_transfers", "KV transfers booked in or out.", get_transfers},
     {"baton_worker_index_blocks", "Blocks it is believed to hold.", get_blocks},
     {"baton_kv_stream_state",
-     "0 absent, 1 syncing, 2 exact, 3 partial, 4 degraded.", get_stream},
+     "0 absent, 1 syncing, 2 exact, 3 partial, 4 degraded, 5 suspect.",
+     get_stream},
     {"baton_worker_stats_age_seconds", "Age of its telemetry, -1 = never.",
      get_age},
     {"baton_worker_suspect", "1 = avoided after failures.", get_suspect},
@@ -396,22 +530,89 @@ static const struct column columns[] = {
      get_prefill_error},
 };
 
-static void write_workers(struct bt_text *t, const struct bt_serve *serve)
+static double get_credit(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return i->credit;
+}
+
+static double get_approx_blocks(const struct bt_core_worker_info *i,
+                                int64_t now)
+{
+    (void)now;
+    return i->approx_blocks;
+}
+
+static double get_hit_predicted(const struct bt_core_worker_info *i,
+                                int64_t now)
+{
+    (void)now;
+    return (double)i->hit_predicted;
+}
+
+static double get_hit_actual(const struct bt_core_worker_info *i, int64_t now)
+{
+    (void)now;
+    return (double)i->hit_actual;
+}
+
+static double get_hit_unforeseen(const struct bt_core_worker_info *i,
+                                 int64_t now)
+{
+    (void)now;
+    return (double)i->hit_unforeseen;
+}
+
+static const struct column belief_columns[] = {
+    {"baton_kv_index_credit", "What predicted hits were worth lately, 0 to 1.",
+     get_credit},
+    {"baton_worker_approximate_blocks",
+     "Blocks guessed from own placements, beside those from events.",
+     get_approx_blocks},
+};
+
+/* Of answers that told their cached tokens, since its process began. */
+static const struct column hit_columns[] = {
+    {"baton_worker_hit_predicted_tokens_total",
+     "Prompt tokens predicted to be cached, where it could be checked.",
+     get_hit_predicted},
+    {"baton_worker_hit_found_tokens_total",
+     "Of the same prompts, tokens the engine said were cached.",
+     get_hit_actual},
+    {"baton_worker_hit_unforeseen_tokens_total",
+     "Of those found, beyond what was predicted.", get_hit_unforeseen},
+};
+
+static void write_columns(struct bt_text *t, const struct bt_serve *serve,
+                          const char *type, const struct column *list,
+                          size_t count)
 {
     int64_t now = serve_now_ns();
     struct bt_core_worker_info info;
     char labels[256];
 
-    for (size_t c = 0; c < sizeof(columns) / sizeof(columns[0]); c++) {
-        head(t, columns[c].name, "gauge", columns[c].help);
+    for (size_t c = 0; c < count; c++) {
+        head(t, list[c].name, type, list[c].help);
         for (uint32_t w = 0; w < serve->config->worker_count; w++) {
             if (bt_core_worker_get(serve->core, w, &info) != BT_OK)
                 continue;
             snprintf(labels, sizeof(labels), "worker=\"%s\",role=\"%s\"",
                      serve_worker_name(serve, w), role_name(info.roles));
-            row(t, columns[c].name, labels, columns[c].get(&info, now));
+            row(t, list[c].name, labels, list[c].get(&info, now));
         }
     }
+}
+
+static void write_workers(struct bt_text *t, const struct bt_serve *serve)
+{
+    struct bt_core_worker_info info;
+
+    write_columns(t, serve, "gauge", columns,
+                  sizeof(columns) / sizeof(columns[0]));
+    write_columns(t, serve, "gauge", belief_columns,
+                  sizeof(belief_columns) / sizeof(belief_columns[0]));
+    write_columns(t, serve, "counter", hit_columns,
+                  sizeof(hit_columns) / sizeof(hit_columns[0]));
     head(t, "baton_workers", "gauge", "Workers by state.");
     for (int s = 0; s <= BT_WORKER_REFUSED; s++) {
         uint32_t n = 0;
@@ -460,6 +661,9 @@ static void write_edge(struct bt_text *t, const struct bt_serve *serve)
     one(t, "baton_decision_log_dropped_total", "counter",
         "Decision lines that could not be written.",
         (double)serve->counters.decisions_dropped);
+    one(t, "baton_journal_left_out_total", "counter",
+        "Events that found the journal full or broken.",
+        (double)recorder_left_out(serve));
 }
 
 static void write_process(struct bt_text *t, const struct bt_serve *serve)
@@ -494,9 +698,10 @@ void metrics_handle(void *arg, struct bt_httpd_request *req)
         reply_error(req, 404, "only /metrics is here");
         return;
     }
-    buf = text_alloc(&text, 65536 + (size_t)serve->config->worker_count *
-                                        (sizeof(columns) / sizeof(columns[0])) *
-                                        320);
+    buf =
+        text_alloc(&text, 65536 + stream_count(serve) * STREAM_BYTES +
+                              (size_t)serve->config->worker_count *
+                                  (sizeof(columns) / sizeof(columns[0])) * 320);
     if (buf == NULL) {
         reply_error(req, 503, "out of memory");
         return;
@@ -505,6 +710,7 @@ void metrics_handle(void *arg, struct bt_httpd_request *req)
     write_times(&text, serve);
     write_plan(&text, serve, counters);
     write_index(&text, serve);
+    write_streams(&text, serve);
     write_workers(&text, serve);
     write_edge(&text, serve);
     write_process(&text, serve);

@@ -5,6 +5,8 @@
  */
 #include "serve_priv.h"
 
+#include "baton/orchestrator/big_memory.h"
+#include "baton/orchestrator/index_query.h"
 #include "baton/orchestrator/topology_file.h"
 #include "exchange.h"
 #include "recorder.h"
@@ -78,6 +80,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     serve->last_tick_ns = now;
     exchange_tick_all(serve);
     serve_step(serve, &event);
+    kv_watch_tick(serve, now);
 }
 
 /* ---- readiness ---- */
@@ -159,6 +162,7 @@ core_worker(const struct bt_worker_config *worker)
         .fetch_ok = false,
         .chunk_tokens = worker->prefill_chunk_tokens,
         .batch_tokens = worker->batch_tokens,
+        .ranks = worker->ranks,
     };
 }
 
@@ -238,6 +242,10 @@ static struct bt_core_config core_config(const struct bt_serve *serve)
         .queue_max = c->limits.queue,
         .index_blocks_max = c->limits.index_blocks,
         .index_holdings_max = c->limits.index_blocks * 2,
+        .approx_blocks_max =
+            c->index.approximate ? c->index.approximate_blocks : 0,
+        .approx_ttl_ns = c->index.approximate_ttl_ns,
+        .self_check = c->index.self_check,
         .prompt_blocks_max = c->limits.prompt_tokens,
         .attempts_max = c->retry.attempts,
         .retry_budget_ratio = c->retry.budget,
@@ -270,8 +278,8 @@ static enum bt_status build_core(struct bt_serve *serve)
         return BT_NO_MEMORY;
     config = core_config(serve);
     bytes = bt_core_bytes(&config);
-    /* calloc leaves the pages of unused table space untouched. */
-    serve->core_memory = calloc(1, bytes);
+    serve->core_memory = bt_big_memory_take(bytes);
+    serve->core_bytes = bytes;
     if (serve->core_memory == NULL)
         return BT_NO_MEMORY;
     bt_arena_init(&arena, serve->core_memory, bytes);
@@ -300,6 +308,8 @@ static enum bt_status start_listeners(struct bt_serve *serve, char *error,
     };
     struct bt_httpd_limits small = {.connections_max = 64,
                                     .body_bytes_max = 1 << 20};
+    struct bt_httpd_limits admin = {.connections_max = 64,
+                                    .body_bytes_max = BT_INDEX_BODY_MAX};
     enum bt_status status;
 
     status = bt_httpd_start(serve->loop, c->metrics.address, c->metrics.port,
@@ -307,7 +317,7 @@ static enum bt_status start_listeners(struct bt_serve *serve, char *error,
                             error, error_size);
     if (status == BT_OK)
         status = bt_httpd_start(serve->loop, c->admin.address, c->admin.port,
-                                &small, admin_handle, serve, &serve->admin,
+                                &admin, admin_handle, serve, &serve->admin,
                                 error, error_size);
     if (status == BT_OK)
         status = bt_httpd_start(serve->loop, c->listen.address, c->listen.port,
@@ -349,6 +359,10 @@ static enum bt_status start_parts(struct bt_serve *serve, char *error,
         snprintf(error, error_size, "the event plane cannot be started");
         status = event_plane_start(serve);
     }
+    if (status == BT_OK)
+        status = kv_watch_start(serve);
+    if (status == BT_OK)
+        status = warm_start(serve);
     if (status == BT_OK)
         status = workers_start(serve);
     return status;
@@ -396,6 +410,7 @@ enum bt_status bt_serve_create(struct ev_loop *loop,
     }
     ev_timer_start(loop, &serve->tick);
     log_start(serve);
+    prompt_warn(config);
     *out = serve;
     return BT_OK;
 }
@@ -475,6 +490,8 @@ void bt_serve_destroy(struct bt_serve *serve)
     handoff_release_stop(serve);
     if (serve->workers != NULL)
         workers_stop(serve);
+    warm_stop(serve);
+    kv_watch_stop(serve);
     if (serve->events != NULL)
         event_plane_stop(serve);
     if (serve->upstream != NULL)
@@ -485,7 +502,7 @@ void bt_serve_destroy(struct bt_serve *serve)
         tokenizer_stop(serve);
     recorder_stop(serve);
     free(serve->pending);
-    free(serve->core_memory);
+    bt_big_memory_give(serve->core_memory, serve->core_bytes);
     free(serve->core_workers);
     free(serve->core_links);
     free(serve->core_models);

@@ -8,21 +8,24 @@
 #include "baton/base/units.h"
 #include "baton/orchestrator/config.h"
 #include "baton/orchestrator/core.h"
+#include "baton/orchestrator/event_plane.h"
 #include "baton/orchestrator/httpd.h"
 #include "baton/orchestrator/json.h"
+#include "baton/orchestrator/log.h"
+#include "baton/orchestrator/openai.h"
 #include "baton/orchestrator/serve.h"
 #include "baton/orchestrator/sse.h"
 #include "baton/orchestrator/upstream.h"
-#include "log.h"
 #include <ev.h>
 
 struct exchange;
 struct release;
 struct workers;
-struct event_plane;
 struct decision_ring;
 struct tokenizer;
 struct recorder;
+struct warm;
+struct kv_watch;
 
 #define PROM_BUCKETS_MAX 24
 
@@ -49,14 +52,13 @@ enum route_index {
 struct shell_counters {
     uint64_t client_params_removed;
     uint64_t tokenize_ok, tokenize_late, tokenize_failed, tokenize_busy;
+    uint64_t hidden[BT_HIDDEN_MEMBER + 1]; /* prompts, by what hides */
     uint64_t pd_bypass;
     uint64_t disconnects[BT_REQUEST_STATE_COUNT];
     uint64_t input_tokens, output_tokens, cached_tokens;
     uint64_t overlap_tokens, prompt_tokens_placed;
-    uint64_t kv_events[4];       /* stored, removed, cleared, ignored */
-    uint64_t kv_event_errors[4]; /* frames, sequence, msgpack, event */
-    uint64_t kv_unknown_parents;
     uint64_t decisions_dropped;
+    uint64_t healing_legs;
     uint64_t upstream_answers[6]; /* by status class; [0] transport */
     struct prom_histogram ttft, ttst, itl, duration, plan, loop_lag;
     struct bt_histogram plan_ns; /* for exact quantiles in the summary */
@@ -67,6 +69,7 @@ struct bt_serve {
     const struct bt_config *config;
     struct bt_core *core;
     void *core_memory;
+    size_t core_bytes;
     struct bt_core_worker_config *core_workers;
     struct bt_core_link_config *core_links;
     struct bt_core_model_config *core_models;
@@ -75,7 +78,9 @@ struct bt_serve {
     struct bt_httpd *front, *metrics, *admin;
     struct bt_upstream *upstream;
     struct workers *workers;
-    struct event_plane *events;
+    struct bt_event_plane *events; /* sources are slots */
+    struct warm *warm;             /* NULL: no index.snapshot */
+    struct kv_watch *kv_watch;
     struct decision_ring *decisions;
     struct tokenizer *tokenizer;
     struct recorder *recorder; /* NULL: no journal */
@@ -112,6 +117,12 @@ const char *serve_worker_name(const struct bt_serve *serve, uint32_t slot);
 
 /* front.c */
 void front_handle(void *arg, struct bt_httpd_request *req);
+/* prompt.c: keys of the model's whole blocks into keys_out, which has room for
+ * count / block_size; how many. */
+size_t prompt_keys(const struct bt_model_config *model, const uint32_t *tokens,
+                   size_t count, uint64_t ns, uint64_t *keys_out);
+/* Say at the start which models' blocks are so small that events are many. */
+void prompt_warn(const struct bt_config *config);
 /* exchange.c: perform one effect of the core */
 void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect);
 /* Called by serve_step for each new effect: a FINISHED's decision is only good
@@ -128,20 +139,33 @@ void handoff_release_stop(struct bt_serve *serve);
 enum bt_status workers_start(struct bt_serve *serve);
 void workers_stop(struct bt_serve *serve);
 void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain);
+/* The worker's events are of blocks of this size: refused, if that is not the
+ * model's, until it is another process. */
+void workers_block_size(struct bt_serve *serve, uint32_t slot,
+                        uint32_t block_tokens);
 const char *workers_reason(const struct bt_serve *serve, uint32_t slot);
 const char *workers_version(const struct bt_serve *serve, uint32_t slot);
 
-/* event_plane.c */
+/* event_plane.c: KV events of the workers into the core */
 enum bt_status event_plane_start(struct bt_serve *serve);
 void event_plane_stop(struct bt_serve *serve);
-/* The worker is in service; a new incarnation is forgotten and read anew. */
-void event_plane_reset(struct bt_serve *serve, uint32_t slot,
-                       uint64_t incarnation);
+/* Add a worker's source (start does), or again after bt_event_plane_remove. */
+enum bt_status event_plane_add_worker(struct bt_serve *serve, uint32_t slot);
 
-struct kv_stream_counts;
-/* Sum over the streams. */
-void event_plane_counts(const struct bt_serve *serve,
-                        struct kv_stream_counts *out);
+/* kv_watch.c: what the self-check finds is said, and acted on, on each tick. */
+enum bt_status kv_watch_start(struct bt_serve *serve);
+void kv_watch_stop(struct bt_serve *serve);
+void kv_watch_tick(struct bt_serve *serve, int64_t now_ns);
+/* Are prefills to ask the worker to announce their blocks again? */
+bool kv_watch_heals(const struct bt_serve *serve, uint32_t slot);
+
+/* warm.c: index.snapshot. After event_plane_start; stop saves, before
+ * event_plane_stop, once what was loaded is used up. */
+enum bt_status warm_start(struct bt_serve *serve);
+void warm_stop(struct bt_serve *serve);
+/* The worker enters service as this process, the core knows: it takes up what
+ * the snapshot has of it. Before bt_event_plane_alive. */
+void warm_enter(struct bt_serve *serve, uint32_t slot, uint64_t incarnation);
 
 /* decisions.c */
 enum bt_status decisions_start(struct bt_serve *serve, char *error,
@@ -164,6 +188,9 @@ void decisions_candidate(struct bt_text *text, const struct bt_serve *serve,
 void metrics_handle(void *arg, struct bt_httpd_request *req);
 void metrics_init(struct shell_counters *counters);
 void admin_handle(void *arg, struct bt_httpd_request *req);
+/* ask.c: POST /query, /query_by_hash */
+void ask_handle(struct bt_serve *serve, struct bt_httpd_request *req,
+                bool by_hash);
 
 /* Small helpers shared by the handlers. */
 void reply_json(struct bt_httpd_request *req, int status, const char *body,

@@ -6,7 +6,6 @@
  */
 #include "exchange.h"
 
-#include "baton/orchestrator/bytes_tokenizer.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +58,7 @@ static void go_without(struct exchange *x, uint64_t *counter)
     ++*counter;
     x->tokenize_ns = serve_now_ns() - x->tokenize->started_ns;
     job_free(x->tokenize);
-    exchange_submit(x, NULL, 0);
+    exchange_submit(x, NULL, 0, 0);
 }
 
 static void on_deadline(struct ev_loop *loop, ev_timer *timer, int events)
@@ -113,7 +112,10 @@ static void on_done(void *arg, const struct bt_call_end *end)
     counters->tokenize_ok++;
     x->tokenize_ns = serve_now_ns() - job->started_ns;
     job_free(job);
-    exchange_submit(x, ids, count);
+    /* Where in them an image stands cannot be told: engines write one
+     * placeholder or many. */
+    exchange_submit(x, ids, count,
+                    x->request.hidden == BT_HIDDEN_NOTHING ? count : 0);
     free(ids);
 }
 
@@ -182,24 +184,21 @@ enum bt_status tokenize_start(struct exchange *x)
 
 /* ---- bytes ---- */
 
-uint32_t *bytes_tokenize(const struct bt_openai_request *request, size_t max,
-                         size_t *count_out)
+bool bytes_tokenize(const struct bt_openai_request *request, size_t max,
+                    struct bt_bytes_prompt *out)
 {
     /* A token per byte of text; the template adds less than JSON did, but for
      * the final "<|assistant|>". */
-    size_t most = request->prompt.bytes + 16, count = 0;
-    uint32_t *ids;
+    size_t most = request->prompt.bytes + 16;
 
-    if (most > max)
-        most = max;
-    ids = malloc((most + 1) * sizeof(*ids));
-    if (ids == NULL ||
+    memset(out, 0, sizeof(*out));
+    out->max = most < max ? most : max;
+    out->tokens = malloc((out->max + 1) * sizeof(*out->tokens));
+    if (out->tokens != NULL &&
         bt_bytes_tokenize_json(request->prompt.at, request->prompt.bytes,
-                               request->kind == BT_PROMPT_MESSAGES, ids, most,
-                               &count) != BT_OK) {
-        free(ids);
-        return NULL;
-    }
-    *count_out = count;
-    return ids;
+                               request->kind == BT_PROMPT_MESSAGES,
+                               out) == BT_OK)
+        return true;
+    free(out->tokens);
+    return false;
 }

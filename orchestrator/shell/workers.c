@@ -48,6 +48,8 @@ struct worker {
     uint32_t misses, hits; /* in a row */
     double backoff_s;
     uint64_t incarnation;
+    uint32_t events_tokens;      /* block size in its events, 0: fits */
+    uint64_t events_incarnation; /* of the process that said so */
     int64_t health_due_ns;
     struct bt_call *call;
     char *reply;
@@ -108,6 +110,8 @@ static void hold_back(struct worker *w, enum bt_worker_state state,
     set_reason(w, reason);
     if (w->ready || state == BT_WORKER_REFUSED || changed)
         tell(w, state, NULL);
+    if (w->ready)
+        bt_event_plane_lost(w->serve->events, w->slot);
     w->ready = false;
     w->identifying = true;
     w->backoff_s = fmin(w->backoff_s * 1.5, most);
@@ -208,16 +212,29 @@ static uint32_t as_count(double value)
     return value > 0 && value < 4e9 ? (uint32_t)value : 0;
 }
 
-static void enter_service(struct worker *w, const struct scrape *s)
+/* What it says of itself, or its events do, against the configuration. */
+static bool block_size_fits(const struct worker *w, const struct scrape *s,
+                            char *reason, size_t size)
 {
     const struct bt_config *config = w->serve->config;
     uint32_t want = config->models[config->workers[w->slot].model].block_size;
+    bool events = w->events_tokens != 0 && w->events_tokens != want &&
+                  w->events_incarnation == w->incarnation;
+
+    if (s->block_tokens == want && !events)
+        return true;
+    snprintf(reason, size,
+             "block size is %u tokens%s, the configuration says %u",
+             events ? w->events_tokens : s->block_tokens,
+             events ? " in its events" : "", want);
+    return false;
+}
+
+static void enter_service(struct worker *w, const struct scrape *s)
+{
     char reason[REASON_MAX];
 
-    if (s->block_tokens != want) {
-        snprintf(reason, sizeof(reason),
-                 "block size is %u tokens, the configuration says %u",
-                 s->block_tokens, want);
+    if (!block_size_fits(w, s, reason, sizeof(reason))) {
         w->incarnation = 0;
         hold_back(w, BT_WORKER_REFUSED, reason);
         return;
@@ -233,7 +250,8 @@ static void enter_service(struct worker *w, const struct scrape *s)
            w->version[0] == '\0' ? "-" : w->version, s->block_tokens,
            (unsigned long long)s->blocks);
     tell(w, w->drained ? BT_WORKER_DRAINING : BT_WORKER_READY, s);
-    event_plane_reset(w->serve, w->slot, w->incarnation);
+    warm_enter(w->serve, w->slot, w->incarnation);
+    bt_event_plane_alive(w->serve->events, w->slot, w->incarnation, s->blocks);
 }
 
 static void on_scrape(struct worker *w)
@@ -265,6 +283,8 @@ static void on_scrape(struct worker *w)
         .kv_usage = s.kv_usage >= 0 && s.kv_usage <= 1 ? s.kv_usage : 0,
     };
     serve_step(w->serve, &event);
+    bt_event_plane_busy(w->serve->events, w->slot,
+                        event.u.worker_stats.running);
 }
 
 static void rest(struct worker *w)
@@ -457,6 +477,22 @@ void workers_set_drain(struct bt_serve *serve, uint32_t slot, bool drain)
         w->identifying = true; /* the next scrape brings it back */
     /* A question that is out is answered first, as what it was. */
     if (!drain && w->call == NULL) {
+        w->ask = ASK_METRICS;
+        plan(w, 0.);
+    }
+}
+
+void workers_block_size(struct bt_serve *serve, uint32_t slot,
+                        uint32_t block_tokens)
+{
+    struct worker *w = &serve->workers->at[slot];
+
+    w->events_tokens = block_tokens;
+    w->events_incarnation = w->incarnation;
+    if (!w->ready)
+        return;
+    w->identifying = true; /* the next scrape refuses it */
+    if (w->call == NULL) {
         w->ask = ASK_METRICS;
         plan(w, 0.);
     }

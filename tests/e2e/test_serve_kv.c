@@ -1,7 +1,7 @@
 /* KV events end to end: an engine's PUB and replay ROUTER, the server's index,
  * and what a decision says of it; and that nothing private leaves the server.
  * Truth: the vectors of engine-wire.md 1.14 and the rules of 1.8 - 1.10. */
-#include "serve_bed.h"
+#include "event_bed.h"
 
 #include "baton/orchestrator/core.h"
 
@@ -47,201 +47,12 @@
     "{\"model\":\"m\",\"stream\":true,\"prompt\":[1,2,3,4,5,6,7,8,9,10,11,12," \
     "13,14]}"
 
-static struct bed bed;
 static char out[262144];
 
-/* ---- an engine's event plane ---- */
-
-#define HISTORY_MAX 64
-
-struct engine {
-    void *context, *pub, *router;
-    char events[64], replay[64];
-    struct {
-        unsigned char bytes[16384];
-        size_t count;
-    } history[HISTORY_MAX];
-    unsigned int next;
-    unsigned int asked; /* replays served */
-    bool subscribed, mute;
-    ev_timer timer;
-};
-static struct engine engine;
-
-static size_t from_hex(const char *hex, unsigned char *bytes)
-{
-    size_t n = strlen(hex) / 2;
-
-    for (size_t i = 0; i < n; i++) {
-        unsigned int value;
-
-        assert_int_equal(sscanf(hex + 2 * i, "%2x", &value), 1);
-        bytes[i] = (unsigned char)value;
-    }
-    return n;
-}
-
-static void put_be(unsigned char be[8], uint64_t seq)
-{
-    for (int i = 0; i < 8; i++)
-        be[i] = (unsigned char)(seq >> (56 - 8 * i));
-}
-
-static void reply(void *identity, size_t identity_bytes, uint64_t seq,
-                  const void *payload, size_t count)
-{
-    unsigned char be[8];
-
-    put_be(be, seq);
-    zmq_send(engine.router, identity, identity_bytes, ZMQ_SNDMORE);
-    zmq_send(engine.router, "", 0, ZMQ_SNDMORE);
-    zmq_send(engine.router, be, 8, ZMQ_SNDMORE);
-    zmq_send(engine.router, payload, count, 0);
-}
-
-static void on_engine(struct ev_loop *loop, ev_timer *timer, int events)
-{
-    unsigned char identity[64], be[16], subscription[16];
-    int n;
-
-    (void)loop;
-    (void)timer;
-    (void)events;
-    if (zmq_recv(engine.pub, subscription, sizeof(subscription), ZMQ_DONTWAIT) >
-        0)
-        engine.subscribed = true;
-    if (engine.router == NULL)
-        return;
-    n = zmq_recv(engine.router, identity, sizeof(identity), ZMQ_DONTWAIT);
-    if (n <= 0)
-        return;
-    assert_int_equal(zmq_recv(engine.router, be, sizeof(be), 0), 0);
-    assert_int_equal(zmq_recv(engine.router, be, sizeof(be), 0), 8);
-    if (engine.mute)
-        return;
-    engine.asked++;
-    for (unsigned int i = be[7]; i < engine.next; i++)
-        reply(identity, (size_t)n, i, engine.history[i].bytes,
-              engine.history[i].count);
-    reply(identity, (size_t)n, UINT64_MAX, "", 0);
-}
-
-static void *bind_socket(int type, char *endpoint, size_t size)
-{
-    void *socket = zmq_socket(engine.context, type);
-    int linger = 0;
-
-    assert_non_null(socket);
-    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));
-    assert_int_equal(zmq_bind(socket, "tcp://127.0.0.1:*"), 0);
-    assert_int_equal(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size),
-                     0);
-    return socket;
-}
-
-static bool is_subscribed(void *arg)
+static bool is_refused(void *arg)
 {
     (void)arg;
-    return engine.subscribed;
-}
-
-/* History that was there before the server: needs the replay socket. */
-static void remember(const char *hex)
-{
-    assert_true(engine.next < HISTORY_MAX);
-    engine.history[engine.next].count =
-        from_hex(hex, engine.history[engine.next].bytes);
-    engine.next++;
-}
-
-static void send_frames(const void *seq, size_t seq_bytes, const void *payload,
-                        size_t count)
-{
-    zmq_send(engine.pub, "kv", 2, ZMQ_SNDMORE);
-    zmq_send(engine.pub, seq, seq_bytes, ZMQ_SNDMORE);
-    zmq_send(engine.pub, payload, count, 0);
-}
-
-static void publish_as(uint64_t seq, const char *hex)
-{
-    static unsigned char bytes[16384];
-    unsigned char be[8];
-
-    put_be(be, seq);
-    send_frames(be, 8, bytes, from_hex(hex, bytes));
-}
-
-static void publish(const char *hex)
-{
-    remember(hex);
-    publish_as(engine.next - 1, hex);
-}
-
-/* The prefill worker has the event plane; blocks of 4 tokens. */
-static void start(bool replay, const char *past)
-{
-    bed_workers(&bed, "pd");
-    memset(&engine, 0, sizeof(engine));
-    engine.context = zmq_ctx_new();
-    engine.pub = bind_socket(ZMQ_XPUB, engine.events, sizeof(engine.events));
-    if (replay)
-        engine.router =
-            bind_socket(ZMQ_ROUTER, engine.replay, sizeof(engine.replay));
-    ev_timer_init(&engine.timer, on_engine, 0., 0.001);
-    ev_timer_start(bed.loop, &engine.timer);
-    if (past != NULL)
-        remember(past);
-    bed.block_size = bed.workers[0].block_size = bed.workers[1].block_size = 4;
-    bed.workers[0].events = engine.events;
-    bed.workers[0].replay = replay ? engine.replay : NULL;
-    bed_serve(&bed, NULL);
-    bed_ready(&bed);
-    bed_until(&bed, is_subscribed, NULL, "the subscription");
-}
-
-static void finish(void)
-{
-    bed_idle(&bed);
-    ev_timer_stop(bed.loop, &engine.timer);
-    zmq_close(engine.pub);
-    if (engine.router != NULL)
-        zmq_close(engine.router);
-    bed_stop(&bed);
-    zmq_ctx_term(engine.context);
-}
-
-static double wanted_state;
-
-static bool has_state(void *arg)
-{
-    double state = bed_metric(
-        &bed, "baton_kv_stream_state{worker=\"w0\",role=\"prefill\"}");
-
-    (void)arg;
-    return state >= wanted_state && state <= wanted_state;
-}
-
-static void until_state(enum bt_stream_state state)
-{
-    wanted_state = state;
-    bed_until(&bed, has_state, NULL, bt_stream_state_name(state));
-}
-
-static double wanted_blocks;
-
-static bool has_blocks(void *arg)
-{
-    double n = bed_metric(
-        &bed, "baton_worker_index_blocks{worker=\"w0\",role=\"prefill\"}");
-
-    (void)arg;
-    return n >= wanted_blocks && n <= wanted_blocks;
-}
-
-static void until_blocks(unsigned int n)
-{
-    wanted_blocks = n;
-    bed_until(&bed, has_blocks, NULL, "blocks in the index");
+    return bed_metric(&bed, "baton_workers{state=\"refused\"}") > 0.5;
 }
 
 /* One request; hit_p and index_state of its decision. */
@@ -268,7 +79,7 @@ static void check_decision(unsigned int hit_p, const char *index_state)
 static void events_show_in_decisions(void **state)
 {
     (void)state;
-    start(true, V11);
+    event_bed_start(true, V11);
     until_state(BT_STREAM_EXACT);
     until_blocks(2);
     check_decision(8, "");
@@ -285,17 +96,16 @@ static void events_show_in_decisions(void **state)
     publish(M1);
     until_blocks(1);
     check_decision(4, "");
-    finish();
+    event_bed_finish();
 }
 
 static void garbage_on_the_stream(void **state)
 {
     static unsigned char deep[10000];
-    unsigned char be[8];
     char cut[64];
 
     (void)state;
-    start(true, NULL);
+    event_bed_start(true, NULL);
     until_state(BT_STREAM_EXACT);
     zmq_send(engine.pub, "kv", 2, ZMQ_SNDMORE); /* two frames */
     zmq_send(engine.pub, "x", 1, 0);
@@ -305,10 +115,7 @@ static void garbage_on_the_stream(void **state)
     publish(cut);
     publish("dbffffffff");
     memset(deep, 0x91, sizeof(deep));
-    put_be(be, engine.next);
-    memcpy(engine.history[engine.next].bytes, deep, sizeof(deep));
-    engine.history[engine.next++].count = sizeof(deep);
-    send_frames(be, 8, deep, sizeof(deep));
+    publish_bytes(deep, sizeof(deep));
     publish(V1);
     until_blocks(1);
     until_state(BT_STREAM_EXACT);
@@ -321,14 +128,14 @@ static void garbage_on_the_stream(void **state)
     assert_true(
         bed_metric(&bed, "baton_kv_event_errors_total{reason=\"msgpack\"}") >=
         3);
-    finish();
+    event_bed_finish();
 }
 
 /* Another process: seen by its start time, its history read from zero. */
 static void a_restart_forgets(void **state)
 {
     (void)state;
-    start(true, V11);
+    event_bed_start(true, V11);
     until_blocks(2);
     engine.next = 0;
     remember(V1);
@@ -343,28 +150,28 @@ static void a_restart_forgets(void **state)
     publish(V11);
     until_blocks(2);
     check_decision(8, "");
-    finish();
+    event_bed_finish();
 }
 
 /* No replay socket: what is missing stays missing, and is named. */
 static void a_hole_for_good_is_named(void **state)
 {
     (void)state;
-    start(false, NULL);
+    event_bed_start(false, NULL);
     publish_as(0, V11);
     until_state(BT_STREAM_EXACT);
     until_blocks(2);
     publish_as(5, V1);
     until_state(BT_STREAM_DEGRADED);
     check_decision(8, "degraded");
-    finish();
+    event_bed_finish();
 }
 
 /* A replay socket that never answers: the live stream serves. */
 static void a_mute_replay_socket(void **state)
 {
     (void)state;
-    start(true, NULL);
+    event_bed_start(true, NULL);
     until_state(BT_STREAM_EXACT);
     publish(V1);
     until_blocks(1);
@@ -377,7 +184,60 @@ static void a_mute_replay_socket(void **state)
     assert_int_equal(
         bed_metric(&bed, "baton_kv_event_replays_total{outcome=\"timeout\"}"),
         1);
-    finish();
+    event_bed_finish();
+}
+
+/* Field failure C10: its own word was right, its events say otherwise. */
+static void a_block_size_in_events_is_refused(void **state)
+{
+    /* V2 with two hashes, 3 and 4, of two tokens each. */
+    static const char other[] =
+        "93cb3ff00000000000009188a474797065ab426c6f636b53746f726564ac626c6f63"
+        "6b5f686173686573920304b1706172656e745f626c6f636b5f68617368c0a9746f6b"
+        "656e5f6964739401020304aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d"
+        "656469756da3475055a96c6f72615f6e616d65c000";
+
+    (void)state;
+    event_bed_start(true, NULL);
+    until_state(BT_STREAM_EXACT);
+    publish(other);
+    bed_until(&bed, is_refused, NULL, "the refusal");
+    bed_get(&bed, bed.ports.admin, "/admin/v1/workers", out, sizeof(out));
+    assert_non_null(strstr(out, "block size is 2 tokens in its events"));
+    assert_int_equal(
+        bed_metric(&bed, "baton_kv_event_errors_total{reason=\"block_size\"}"),
+        1);
+    /* Another process of it may be right. */
+    engine.next = 0;
+    bed.workers[0].start_time = 8888;
+    bed_ready(&bed);
+    until_state(BT_STREAM_EXACT);
+    event_bed_finish();
+}
+
+/* The rows of each rank's stream. */
+static void streams_show_in_metrics(void **state)
+{
+    (void)state;
+    event_bed_start(false, NULL);
+    publish_as(0, V11);
+    until_blocks(2);
+    assert_int_equal(bed_metric(&bed, "baton_kv_stream_cause{worker=\"w0\","
+                                      "rank=\"0\",cause=\"from_start\"}"),
+                     1);
+    /* V11's time is the first second of 1970. */
+    assert_true(bed_metric(&bed, "baton_kv_stream_lag_seconds{worker=\"w0\","
+                                 "rank=\"0\"}") > 1e9);
+    publish_as(2, V7);
+    until_state(BT_STREAM_DEGRADED);
+    assert_int_equal(bed_metric(&bed, "baton_kv_stream_cause{worker=\"w0\","
+                                      "rank=\"0\",cause=\"no_replay\"}"),
+                     1);
+    assert_int_equal(bed_metric(&bed, "baton_kv_stream_parked{worker=\"w0\","
+                                      "rank=\"0\"}"),
+                     0);
+    assert_int_equal(bed_metric(&bed, "baton_kv_event_batches_total"), 2);
+    event_bed_finish();
 }
 
 /* ---- privacy ---- */
@@ -486,6 +346,8 @@ int main(void)
         cmocka_unit_test(a_restart_forgets),
         cmocka_unit_test(a_hole_for_good_is_named),
         cmocka_unit_test(a_mute_replay_socket),
+        cmocka_unit_test(a_block_size_in_events_is_refused),
+        cmocka_unit_test(streams_show_in_metrics),
         cmocka_unit_test(nothing_private_leaves),
     };
 

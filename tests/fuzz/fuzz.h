@@ -14,6 +14,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  * such seed. */
 size_t fuzz_seed(size_t index, uint8_t *out, size_t max);
 
+/* Of the driver that stands in for libFuzzer (not there in libFuzzer's builds):
+ * its generator, and one small change to data; returns the new size, at most
+ * max. */
+uint64_t fuzz_next(void);
+size_t fuzz_mutate(uint8_t *data, size_t size, size_t max);
+/* What a target may add for the driver's long runs: whole inputs of its own
+ * kind, and a line on what came of them. */
+size_t fuzz_make(uint8_t *out, size_t max) __attribute__((weak));
+void fuzz_report(void) __attribute__((weak));
+
 #define FUZZ_CHECK(condition)                                                  \
     do {                                                                       \
         if (!(condition)) {                                                    \

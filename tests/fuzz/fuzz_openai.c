@@ -13,6 +13,9 @@ static const char *const seeds[] = {
     "\"max_completion_tokens\":5,\"min_tokens\":2,\"tools\":[],\"request_id\""
     ":\"r\",\"cache_salt\":\"s\\u0061\"}",
     "{\"model\":\"m\",\"prompt\":[1,2,4294967295],\"best_of\":1}",
+    "{\"model\":\"m\",\"tools\":[1],\"tool_choice\":\"none\","
+    "\"truncate_prompt_tokens\":-1,\"messages\":[{\"role\":\"user\","
+    "\"content\":[\"a\",{\"type\":\"text\"},{\"type\":\"image_url\"}]}]}",
     "{\"model\":\"m\",\"prompt\":[[1],[2,3]],\"logprobs\":1,\"echo\":true}",
     " {\"prompt\":[\"a\",\"b\"] , \"model\":\"m\" ,\"seed\":1e999}\n",
     "{\"kv_transfer_params\":{\"remote_block_ids\":[[1],[]],"
@@ -51,7 +54,7 @@ static void legs(const struct bt_openai_request *r)
     FUZZ_CHECK(out != NULL);
     FUZZ_CHECK(bt_json_parse(raw, sizeof raw - 1, &params, NULL) == BT_OK);
     bt_text_init(&t, out, size);
-    FUZZ_CHECK(bt_openai_leg_prefill(r, &t) == BT_OK);
+    FUZZ_CHECK(bt_openai_leg_prefill(r, NULL, &t) == BT_OK);
     struct bt_openai_request p = parsed(r->route, out, t.used);
     FUZZ_CHECK(!p.stream && p.max_tokens == 1 && p.n == 1);
     FUZZ_CHECK(p.client_params == 1); /* our own */

@@ -212,8 +212,10 @@ static void write_config(struct bed *bed, FILE *f, const char *extra)
         fprintf(f, "health: {interval: 100ms, stats_interval: 100ms}\n");
     fprintf(f,
             "models:\n  - {name: m, kv_bytes_per_token: 256, block_size: %u, "
-            "adapters: [lora-a]}\n%s\nworkers:\n",
-            bed->block_size, extra == NULL ? "" : extra);
+            "adapters: [lora-a]%s%s}\n%s\nworkers:\n",
+            bed->block_size, bed->model_keys == NULL ? "" : ", ",
+            bed->model_keys == NULL ? "" : bed->model_keys,
+            extra == NULL ? "" : extra);
     for (size_t i = 0; i < bed->count; i++) {
         const struct bed_worker *w = &bed->workers[i];
 

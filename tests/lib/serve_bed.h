@@ -58,6 +58,7 @@ struct bed {
     struct bt_serve *serve;
     struct bt_serve_ports ports;
     unsigned int block_size; /* of the model, as configured */
+    const char *model_keys;  /* more of it: "engine: {eagle: on}", or NULL */
 };
 
 struct bed_client {

@@ -77,6 +77,7 @@ static uint64_t total_events;
 /* Of all finished requests: what is worth nothing unless it happens. */
 static struct {
     uint64_t held, moved, fetched, local, refused, flows, ahead, ahead_used;
+    uint64_t guessed, discounted, ranked;
 } reached;
 
 static bool chance(struct world *w, unsigned int percent)
@@ -161,7 +162,11 @@ static void make_late_binding(struct world *w)
         if (chance(w, 50))
             w->workers[i].host =
                 (struct bt_tier_model){.rate_bytes_per_s = 100000000};
+        w->workers[i].ranks = (uint32_t)bt_rng_below(&w->rng, 4);
     }
+    c->self_check = chance(w, 50);
+    c->approx_blocks_max = chance(w, 50) ? 24 : 0;
+    c->approx_ttl_ns = 700 * MS;
     if (chance(w, 60))
         make_topology(w);
 }
@@ -251,6 +256,11 @@ static void check_send(struct world *w, struct entry *e,
         assert_true(e->params_good);
         assert_true(w->now_ns < e->prefill_done_ns + (LEASE_MS - MARGIN) * MS);
     }
+    if (fx->has_rank) {
+        assert_true(fx->type == BT_FX_SEND_PREFILL);
+        assert_true(fx->rank < w->workers[bt_worker_slot(fx->worker)].ranks);
+        reached.ranked += fx->rank > 0;
+    }
     e->leg_out = true;
     e->leg = fx->type == BT_FX_SEND_PREFILL ? BT_LEG_PREFILL : BT_LEG_DECODE;
     e->attempt = fx->attempt;
@@ -276,6 +286,27 @@ static void check_prefetch(const struct world *w, struct entry *e,
     assert_true(fx->source.worker != to);
 }
 
+static void check_overlap(const struct world *w, const struct bt_decision *d)
+{
+    const struct bt_place_candidate *c = &d->placement.chosen;
+
+    if (d->placements == 0)
+        return;
+    assert_true(d->credit >= 0 && d->credit <= 1);
+    assert_true(d->overlap_raw_tokens <=
+                (d->prompt_tokens == 0 ? 1 : d->prompt_tokens));
+    assert_true(d->tokens_known || d->overlap_source == BT_PREFIX_UNKNOWN);
+    assert_true(d->overlap_source != BT_PREFIX_APPROX ||
+                w->config.approx_blocks_max > 0);
+    assert_true(d->overlap_source != BT_PREFIX_DISCOUNTED ||
+                (w->config.self_check && d->credit < 0.8));
+    assert_true(d->copies > 0 || d->overlap_raw_tokens == 0);
+    assert_true(c->d < WORKERS);
+    reached.guessed +=
+        d->overlap_source == BT_PREFIX_APPROX && d->overlap_raw_tokens > 0;
+    reached.discounted += d->overlap_source == BT_PREFIX_DISCOUNTED;
+}
+
 static void check_finished(const struct world *w, struct entry *e,
                            const struct bt_effect *fx)
 {
@@ -295,6 +326,7 @@ static void check_finished(const struct world *w, struct entry *e,
         assert_true(d->attempts[i].ended_ns >= d->attempts[i].sent_ns);
         assert_true(d->attempts[i].ended_ns != 0);
     }
+    check_overlap(w, d);
     e->finished = true;
     assert_true(d->prefetched == e->prefetched);
     reached.held += d->provisional.d != BT_PLACE_NONE;
@@ -420,10 +452,16 @@ static void event_stream(struct world *w)
     struct bt_event e = {
         .type = BT_EV_KV_STREAM,
         .u.kv_stream = {.worker = (uint32_t)bt_rng_below(&w->rng, WORKERS),
-                        .state =
-                            (enum bt_stream_state)bt_rng_below(&w->rng, 5)}};
+                        .state = (enum bt_stream_state)bt_rng_below(
+                            &w->rng, BT_STREAM_SUSPECT + 1u),
+                        .cause = (enum bt_stream_cause)bt_rng_below(
+                            &w->rng, BT_STREAM_CAUSE_COUNT)}};
+    uint32_t ranks = w->workers[e.u.kv_stream.worker].ranks;
 
-    (void)step(w, &e);
+    e.u.kv_stream.rank = (uint32_t)bt_rng_below(&w->rng, 4);
+    assert_int_equal(step(w, &e), e.u.kv_stream.rank < (ranks == 0 ? 1 : ranks)
+                                      ? BT_OK
+                                      : BT_INVALID);
 }
 
 /* Blocks of one fixed prompt: any prefix may be stored, any block removed. */
@@ -439,17 +477,32 @@ static void event_kv(struct world *w)
                                 .full_attention = 1};
     struct bt_event e = {.type = BT_EV_KV_STORE};
     uint32_t worker = (uint32_t)bt_rng_below(&w->rng, WORKERS);
+    uint32_t ranks = w->workers[worker].ranks;
+    uint32_t rank = (uint32_t)bt_rng_below(&w->rng, ranks == 0 ? 1 : ranks);
+    uint32_t left = (uint32_t)bt_rng_below(&w->rng, 3);
 
     if (chance(w, 60)) {
-        e.u.kv_store =
-            (struct bt_ev_kv_store){.worker = worker, .store = &store};
+        e.u.kv_store = (struct bt_ev_kv_store){
+            .worker = worker, .rank = rank, .store = &store};
     } else if (chance(w, 80)) {
         e.type = BT_EV_KV_REMOVE;
-        e.u.kv_remove = (struct bt_ev_kv_remove){
-            .worker = worker, .hashes = hashes + from, .count = 1};
+        e.u.kv_remove =
+            (struct bt_ev_kv_remove){.worker = worker,
+                                     .rank = rank,
+                                     .hashes = hashes + from,
+                                     .remaining = chance(w, 30) ? &left : NULL,
+                                     .count = 1};
+    } else if (chance(w, 50)) {
+        e.type = BT_EV_KV_COUNTING;
+        e.u.kv_counting = (struct bt_ev_kv_counting){
+            .worker = worker,
+            .rank = rank,
+            .counting = (enum bt_kv_counting)bt_rng_below(&w->rng, 2)};
     } else {
         e.type = BT_EV_KV_CLEAR;
         e.u.kv_clear = (struct bt_ev_kv_clear){.worker = worker,
+                                               .rank = rank,
+                                               .has_tier = chance(w, 30),
                                                .all_ranks = chance(w, 50)};
     }
     assert_int_equal(step(w, &e), BT_OK);
@@ -532,7 +585,11 @@ static void event_prefill_done(struct world *w, struct entry *entry)
     enum bt_status status;
 
     e.u.prefill_done = (struct bt_ev_prefill_done){
-        .request = entry->id, .attempt = attempt, .has_params = params};
+        .request = entry->id,
+        .attempt = attempt,
+        .has_params = params,
+        .prompt_tokens = chance(w, 50) ? 100 : 0,
+        .cached_tokens = 16 * (uint32_t)bt_rng_below(&w->rng, 9)};
     if (current) {
         entry->leg_out = false;
         entry->params_good = params;
@@ -780,12 +837,15 @@ static void test_random_worlds(void **state)
     printf(
         "core_random: %llu events; %llu held, %llu moved, %llu fetched, "
         "%llu local, %llu refused, %llu with flows, %llu prefetched (%llu "
-        "used)\n",
+        "used), %llu guessed, %llu discounted, %llu to a rank\n",
         (unsigned long long)total_events, (unsigned long long)reached.held,
         (unsigned long long)reached.moved, (unsigned long long)reached.fetched,
         (unsigned long long)reached.local, (unsigned long long)reached.refused,
         (unsigned long long)reached.flows, (unsigned long long)reached.ahead,
-        (unsigned long long)reached.ahead_used);
+        (unsigned long long)reached.ahead_used,
+        (unsigned long long)reached.guessed,
+        (unsigned long long)reached.discounted,
+        (unsigned long long)reached.ranked);
     if (only_seed == 0) {
         assert_true(total_events >= 200000);
         assert_true(sums[BT_EV_REQUEST] > 1000);
@@ -795,6 +855,8 @@ static void test_random_worlds(void **state)
         assert_true(reached.fetched > 1000 && reached.local > 1000);
         assert_true(reached.refused > 100 && reached.flows > 1000);
         assert_true(reached.ahead > 100 && reached.ahead_used > 10);
+        assert_true(reached.guessed > 1000 && reached.discounted > 100);
+        assert_true(reached.ranked > 100);
     }
 }
 

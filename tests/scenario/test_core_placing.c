@@ -339,16 +339,35 @@ static void test_prefix_and_generations(void **state)
     EXPECT(world_ready(&w, 1, 2, WORLD_BLOCK), "");
     assert_int_equal(world_info(&w, 1).index_blocks, 0);
     assert_int_equal(bt_worker_generation(world_info(&w, 1).id), 2);
-    /* pending in between counts as new, even through unhealthy */
+    /* pending in between counts as new, even through unhealthy, but the
+     * process is the one whose events came: its blocks stay */
     store(&w, 1, 3);
     EXPECT(world_worker(&w, 1, BT_WORKER_PENDING), "");
     EXPECT(world_worker(&w, 1, BT_WORKER_UNHEALTHY), "");
     EXPECT(world_ready(&w, 1, 2, WORLD_BLOCK), "");
     assert_int_equal(bt_worker_generation(world_info(&w, 1).id), 3);
+    assert_int_equal(world_info(&w, 1).index_blocks, 3);
+    /* another process after pending: all forgotten */
+    EXPECT(world_worker(&w, 1, BT_WORKER_PENDING), "");
+    EXPECT(world_ready(&w, 1, 7, WORLD_BLOCK), "");
     assert_int_equal(world_info(&w, 1).index_blocks, 0);
     store(&w, 1, 3);
     EXPECT(world_step(&w, &clear), "");
     assert_int_equal(world_info(&w, 1).index_blocks, 0);
+    world_fini(&w);
+}
+
+/* Events may come before the worker has said who it is. */
+static void test_blocks_before_the_first_ready(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w);
+    world_start_pending(&w);
+    store(&w, 1, 3);
+    EXPECT(world_ready(&w, 1, 9, WORLD_BLOCK), "");
+    assert_int_equal(world_info(&w, 1).index_blocks, 3);
     world_fini(&w);
 }
 
@@ -467,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_reserved_output),
         cmocka_unit_test(test_wrong_block_size_is_refused),
         cmocka_unit_test(test_prefix_and_generations),
+        cmocka_unit_test(test_blocks_before_the_first_ready),
         cmocka_unit_test(test_telemetry_is_kept_apart),
         cmocka_unit_test(test_explain_is_the_choice),
         cmocka_unit_test(test_memory_of_a_large_fleet),

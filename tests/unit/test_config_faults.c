@@ -259,6 +259,66 @@ static const struct sample SAMPLES[] = {
      BT_INVALID,
      "3:13: late_decode must be off with overlap or allocate_first"},
     {LINK("from: w0, to: w0"), BT_INVALID, "7:20: a link from 'w0' to itself"},
+    /* KV events */
+    {GOOD "events: {bind: 'tcp://*:5600'}\n", BT_INVALID,
+     "5:16: no worker has an events_topic: what arrives here "
+     "would be nobody's"},
+    {GOOD "index:\n  snapshot: /nowhere/at/all\n", BT_INVALID,
+     "6:13: its folder '/nowhere/at/': No such file or "
+     "directory"},
+    {GOOD "events: {bind: 'tcp://*'}\n", BT_INVALID,
+     "5:16: expected tcp://ADDRESS:PORT (* = any address) or ipc://PATH, got "
+     "'tcp://*'"},
+    {GOOD "events: {held_bytes: 2GiB}\n", BT_INVALID,
+     "5:22: events.held_bytes must not be larger than events.held_total"},
+    {GOOD "events: {replays: 0}\n", BT_INVALID,
+     "5:19: replays is out of range: '0' (allowed: 1..65536)"},
+    {GOOD "index: {approximate_blocks: 0}\n", BT_INVALID,
+     "5:29: approximate_blocks is out of range: '0' (allowed: "
+     "1..4294967295)"},
+    {WORKER("ranks: 65"), BT_INVALID,
+     "6:12: ranks is out of range: '65' (allowed: 1..64)"},
+    {WORKER("removals: last"), BT_INVALID,
+     "6:15: unknown removals 'last' (one of: auto | per_copy | last_copy)"},
+    {WORKER("events_topic: a\n    events: 'tcp://a:1'"), BT_INVALID,
+     "6:19: events and events_topic exclude each other: the engine binds, or "
+     "it connects to events.bind"},
+    {WORKER("events_topic: a"), BT_INVALID,
+     "6:19: events_topic without events.bind"},
+    {"events: {bind: 'tcp://*:5600'}\n" MODELS "workers:\n"
+     "  - {name: a, url: 'http://h:1', events_topic: kv@h}\n"
+     "  - {name: b, url: 'http://h:2', events_topic: kv@h@m}\n",
+     BT_DUPLICATE,
+     "6:48: topics of workers 'a' and 'b' cannot be told apart: one begins "
+     "with the other"},
+    {WORKER("events: 'tcp://a:65534'\n    ranks: 3"), BT_INVALID,
+     "6:13: port 65536 of rank 2 is out of range: 1..65535"},
+    {WORKER("events: 'tcp://a:1'\n    replay: 'tcp://a:65500'\n    ranks: "
+            "64"),
+     BT_INVALID, "7:13: port 65563 of rank 63 is out of range: 1..65535"},
+    {WORKER("events: 'ipc:///e'\n    ranks: 2"), BT_INVALID,
+     "6:13: 2 ranks need tcp://HOST:PORT, got 'ipc:///e'"},
+    {WORKER("events: 'tcp://a:5557'\n    replay: 'tcp://a:5558'\n    ranks: "
+            "2"),
+     BT_INVALID,
+     "7:13: replay shares a port with events: 2 ranks from 5557 and from "
+     "5558"},
+    {MODELS "workers:\n"
+            "  - {name: a, url: 'http://h:1', events: 'tcp://h:5', ranks: 3}\n"
+            "  - {name: b, url: 'http://h:2', events: 'tcp://h:7'}\n",
+     BT_DUPLICATE, "5:42: repeated events 'tcp://h:7': worker 'a' has it"},
+    {"models:\n  - {name: demo, engine_hash: 'sha256:0'}\n" WORKERS, BT_INVALID,
+     "2:31: unknown hash 'sha256' (sha256_cbor or xxhash_cbor)"},
+    {"models:\n  - {name: demo, engine_hash: none}\n" WORKERS, BT_INVALID,
+     "2:31: unknown hash 'none' (sha256_cbor or xxhash_cbor)"},
+    {"models:\n  - {name: demo, engine_hash: sha256_cbor}\n" WORKERS,
+     BT_INVALID,
+     "2:31: expected sha256_cbor:SEED with the engines' PYTHONHASHSEED, "
+     "0..4294967295, got 'sha256_cbor'"},
+    {"models:\n  - {name: demo, engine_hash: 'sha256_cbor:random'}\n" WORKERS,
+     BT_INVALID,
+     "2:31: expected sha256_cbor:SEED with the engines' PYTHONHASHSEED, "
+     "0..4294967295, got 'sha256_cbor:random'"},
 };
 
 static void write_file(char *path, const void *data, size_t size)

@@ -119,6 +119,33 @@ static void check_default_planner(const struct bt_config *c)
     assert_int_equal(c->journal.bytes_max, 1024 * MIB);
 }
 
+static void check_default_events(const struct bt_config *c)
+{
+    const struct bt_worker_config *w = &c->workers[0];
+    assert_null(c->events.bind);
+    assert_int_equal(c->events.held_batches, 4096);
+    assert_int_equal(c->events.held_bytes, 64 * MIB);
+    assert_int_equal(c->events.held_total, 1024 * MIB);
+    assert_int_equal(c->events.parked_events, 4096);
+    assert_int_equal(c->events.parked_ns, 60 * S);
+    assert_int_equal(c->events.replays_max, 8);
+    assert_int_equal(c->events.silence_ns, 2 * S);
+    assert_int_equal(c->events.replay_ns, 120 * S);
+    assert_int_equal(c->events.cooldown_ns, 30 * S);
+    assert_int_equal(c->events.busy_silent_ns, 60 * S);
+    assert_true(c->index.approximate && c->index.self_check);
+    assert_int_equal(c->index.approximate_blocks, 2097152);
+    assert_int_equal(c->index.approximate_ttl_ns, 3600 * S);
+    assert_null(c->index.snapshot);
+    assert_int_equal(c->index.snapshot_interval_ns, 30 * S);
+    assert_int_equal(w->ranks, 1);
+    assert_null(w->events_topic);
+    assert_int_equal(w->removals, BT_REMOVALS_AUTO);
+    assert_false(w->healing);
+    assert_int_equal(c->models[0].engine_hash, BT_ENGINE_HASH_NONE);
+    assert_null(c->models[0].engine_hash_seed);
+}
+
 /* vLLM's pull: nothing overlaps, d is named last, only what it lacks moves. */
 static void check_default_engine(const struct bt_config *c)
 {
@@ -131,6 +158,7 @@ static void check_default_engine(const struct bt_config *c)
     assert_true(m->engine.late_decode);
     assert_int_equal(m->engine.descriptors_per_block, 1);
     assert_int_equal(m->engine.replication, 1);
+    assert_false(m->engine.eagle);
     assert_false(w->local_prefill);
     assert_int_equal(w->prefill_chunk_tokens, 512);
     assert_int_equal(w->batch_tokens, 0);
@@ -177,6 +205,7 @@ static void defaults_are_the_documented_ones(void **state)
     check_default_times(c);
     check_default_planner(c);
     check_default_engine(c);
+    check_default_events(c);
     check_default_lists(c);
     bt_config_destroy(c);
 }
@@ -213,12 +242,19 @@ static const char DOCUMENTED[] =
     "                   decode: 0.1}}\n"
     "slo: {ttft: 0s, ttft_factor: 0, tpot: 0s}            # 0: none\n"
     "journal: {file: \"\", max: 1GiB}                       # \"\" = none\n"
+    "events: {bind: \"\", held_batches: 4096, held_bytes: 64MiB,\n"
+    "         held_total: 1GiB, parked_events: 4096, parked: 60s,\n"
+    "         replays: 8, silence: 2s, replay: 120s, cooldown: 30s,\n"
+    "         busy_silent: 60s}\n"
+    "index: {approximate: on, approximate_blocks: 2097152,\n"
+    "        approximate_ttl: 1h, self_check: on, snapshot: \"\",\n"
+    "        snapshot_interval: 30s}\n"
     "models:\n"
     "  - {name: demo, kv_bytes_per_token: 131072, block_size: 16,\n"
-    "     adapters: [lora-a],\n"
+    "     adapters: [lora-a], engine_hash: \"\",\n"
     "     engine: {overlap: none, pieces: 1, allocate_first: off,\n"
     "              decode_delta: on, late_decode: on,\n"
-    "              descriptors_per_block: 1, replication: 1}}\n"
+    "              descriptors_per_block: 1, replication: 1, eagle: off}}\n"
     "workers:\n"
     "  - {name: p0, role: prefill, url: \"http://127.0.0.1:8100\",\n"
     "     model: demo, compute: h100-8b-tp1, speedup: 1.0,\n"
@@ -226,7 +262,8 @@ static const char DOCUMENTED[] =
     "     prefill_chunk: 512, batch_tokens: 0, host: {rate: 0B/s, setup: "
     "0us},\n"
     "     disk: {rate: 0B/s, setup: 0us}, events: \"tcp://127.0.0.1:5557\",\n"
-    "     replay: \"tcp://127.0.0.1:5558\"}\n"
+    "     replay: \"tcp://127.0.0.1:5558\", ranks: 1,\n"
+    "     events_topic: \"\", removals: auto, healing: off}\n"
     "  - {name: d1, role: decode, url: \"http://127.0.0.1:8101/\"}\n"
     "links:\n"
     "  - {from: p0, to: d1, class: slow, rate: 100MB/s, setup: 1ms,\n"
@@ -243,6 +280,7 @@ static void documented_file_loads(void **state)
     check_default_times(c);
     check_default_planner(c);
     check_default_engine(c);
+    check_default_events(c);
     assert_int_equal(c->models[0].adapter_count, 1);
     assert_string_equal(c->models[0].adapters[0], "lora-a");
     assert_int_equal(c->workers[0].roles, BT_ROLE_PREFILL);
@@ -284,18 +322,27 @@ static const char CHANGED[] =
     "  link: 0.125, hbm: 0, decode: 0.375}}\n"
     "slo: {ttft: 18ms, ttft_factor: 4.5, tpot: 19ms}\n"
     "journal: {file: /tmp/j, max: 16KiB}\n"
+    "events: {bind: 'tcp://*:9999', held_batches: 31, held_bytes: 64KiB,\n"
+    "  held_total: 65KiB, parked_events: 32, parked: 33ms, replays: 34,\n"
+    "  silence: 35ms, replay: 36ms, cooldown: 37ms, busy_silent: 0s}\n"
+    "index: {approximate: off, approximate_blocks: 41,\n"
+    "  approximate_ttl: 42ms, self_check: off, snapshot: /tmp/s,\n"
+    "  snapshot_interval: 43ms}\n"
     "link_default: {class: fast, rate: 400Gbps, setup: 0us, descriptor: 2ns}\n"
     "models:\n  - {name: org/a, block_size: 64, kv_bytes_per_token: 10}\n"
-    "  - {name: b, adapters: [x, y], engine: {overlap: layer, pieces: 80,\n"
+    "  - {name: b, adapters: [x, y], engine_hash: 'xxhash_cbor:4294967295',\n"
+    "     engine: {overlap: layer, pieces: 80,\n"
     "     allocate_first: on, decode_delta: false, late_decode: off,\n"
-    "     descriptors_per_block: 2, replication: 3}}\n"
+    "     descriptors_per_block: 2, replication: 3, eagle: on}}\n"
     "workers:\n"
     "  - {name: w0, role: both, url: 'http://[::1]:80', model: b,\n"
     "     compute: h100-70b-tp4, speedup: 20, decode_slots: 3,\n"
     "     kv_capacity: 4000, local_prefill: on, prefill_chunk: 0,\n"
     "     batch_tokens: 8192, host: {rate: 50GB/s, setup: 400us},\n"
     "     disk: {setup: 200us, rate: 24GB/s}, events: 'ipc:///tmp/e'}\n"
-    "  - {name: w1, url: 'http://host-a.x:65535', model: org/a}\n"
+    "  - {name: w1, url: 'http://host-a.x:65535', model: org/a, ranks: 64,\n"
+    "     events_topic: 'kv@a@', replay: 'tcp://a:65472',\n"
+    "     removals: last_copy, healing: on}\n"
     "links: [{to: w1, class: c, rate: 1MiB/s, setup: 3us, descriptor: 4us}]\n";
 
 static void check_changed_limits(const struct bt_config *c)
@@ -395,6 +442,7 @@ static void check_changed_engine(const struct bt_config *c)
     assert_false(m->engine.late_decode);
     assert_int_equal(m->engine.descriptors_per_block, 2);
     assert_int_equal(m->engine.replication, 3);
+    assert_true(m->engine.eagle);
     assert_true(w->local_prefill);
     assert_int_equal(w->prefill_chunk_tokens, 0);
     assert_int_equal(w->batch_tokens, 8192);
@@ -402,6 +450,34 @@ static void check_changed_engine(const struct bt_config *c)
     assert_int_equal(w->host.setup_ns, 400 * BT_NS_PER_US);
     assert_int_equal(w->disk.rate_bytes_per_s, 24000000000ull);
     assert_int_equal(w->disk.setup_ns, 200 * BT_NS_PER_US);
+}
+
+static void check_changed_events(const struct bt_config *c)
+{
+    const struct bt_worker_config *w = &c->workers[1];
+    assert_string_equal(c->events.bind, "tcp://*:9999");
+    assert_int_equal(c->events.held_batches, 31);
+    assert_int_equal(c->events.held_bytes, 65536);
+    assert_int_equal(c->events.held_total, 66560);
+    assert_int_equal(c->events.parked_events, 32);
+    assert_int_equal(c->events.parked_ns, 33 * BT_NS_PER_MS);
+    assert_int_equal(c->events.replays_max, 34);
+    assert_int_equal(c->events.silence_ns, 35 * BT_NS_PER_MS);
+    assert_int_equal(c->events.replay_ns, 36 * BT_NS_PER_MS);
+    assert_int_equal(c->events.cooldown_ns, 37 * BT_NS_PER_MS);
+    assert_int_equal(c->events.busy_silent_ns, 0);
+    assert_false(c->index.approximate || c->index.self_check);
+    assert_int_equal(c->index.approximate_blocks, 41);
+    assert_int_equal(c->index.approximate_ttl_ns, 42 * BT_NS_PER_MS);
+    assert_string_equal(c->index.snapshot, "/tmp/s");
+    assert_int_equal(c->index.snapshot_interval_ns, 43 * BT_NS_PER_MS);
+    assert_int_equal(w->ranks, 64);
+    assert_string_equal(w->events_topic, "kv@a@");
+    assert_string_equal(w->replay, "tcp://a:65472");
+    assert_int_equal(w->removals, BT_REMOVALS_LAST);
+    assert_true(w->healing);
+    assert_int_equal(c->models[1].engine_hash, BT_ENGINE_HASH_XXHASH_CBOR);
+    assert_string_equal(c->models[1].engine_hash_seed, "4294967295");
 }
 
 static void check_changed_lists(const struct bt_config *c)
@@ -441,6 +517,7 @@ static void every_key_changes_its_member(void **state)
     check_changed_times(c);
     check_changed_planner(c);
     check_changed_engine(c);
+    check_changed_events(c);
     check_changed_lists(c);
     bt_config_destroy(c);
 }
@@ -497,7 +574,7 @@ static void every_key_of_the_table_takes_its_default(void **state)
         write_key(key, yaml, sizeof(yaml));
         bt_config_destroy(load(yaml));
     }
-    assert_int_equal(keys, 107);
+    assert_int_equal(keys, 130);
 }
 
 static void policies_are_replaced(void **state)

@@ -55,9 +55,10 @@ static void put_hashes(struct log *l, const uint64_t *v, size_t n)
 /* Own keys as section 2.5 makes them; Eagle windows are one token longer. */
 static void keys_add(struct log *l, const struct bt_kv_store *s)
 {
-    size_t b = s->block_tokens, wide = s->token_count == s->hash_count * b + 1;
+    size_t b = s->block_tokens;
+    size_t wide = s->token_count == s->hash_count * b + 1;
     const uint64_t *images = s->mm;
-    if (!s->full_attention || b == 0 ||
+    if (!s->full_attention || s->own_keys != NULL || b == 0 ||
         (!wide && s->token_count != s->hash_count * b))
         return;
     if (!s->has_parent)
@@ -93,13 +94,28 @@ static void put_store(struct log *l, const struct bt_kv_store *s)
         put_hashes(l, images, s->mm_per_block[i]);
         images += s->mm_per_block[i];
     }
+    if (s->own_keys != NULL) {
+        put(l, " own=");
+        put_hashes(l, s->own_keys, s->hash_count);
+    }
     if (!s->full_attention)
-        put(l, " partial");
+        put(l, " unkeyed");
+}
+
+static void put_removal(struct log *l, const struct bt_kv_event *e)
+{
+    put(l, "R ");
+    for (size_t i = 0; i < e->hash_count; i++) {
+        put(l, "%s%lx", i > 0 ? "," : "", e->hashes[i]);
+        if (e->remaining != NULL)
+            put(l, ":%u", e->remaining[i]);
+    }
 }
 
 static void note(void *arg, const struct bt_kv_event *e)
 {
     static const char *const tier_names[] = {"", " host", " disk", " external"};
+    static const char *const spec_names[] = {"", " full", " other"};
     struct log *l = arg;
     if (l->used > 0)
         put(l, "; ");
@@ -107,19 +123,21 @@ static void note(void *arg, const struct bt_kv_event *e)
     case BT_KV_STORED:
         assert_int_equal(e->tier, e->store.tier);
         put_store(l, &e->store);
+        put(l, "%s%s", spec_names[e->spec], e->whole ? "" : " torn");
         keys_add(l, &e->store);
         break;
     case BT_KV_REMOVED:
-        put(l, "R ");
-        put_hashes(l, e->hashes, e->hash_count);
+        put_removal(l, e);
         break;
     case BT_KV_CLEARED:
         put(l, "C");
         break;
     }
     put(l, "%s", tier_names[e->tier]);
-    if (e->group > 0)
+    if (e->has_group)
         put(l, " g%u", e->group);
+    if (e->has_rank)
+        put(l, " rank=%ld", e->rank);
     if (!e->local)
         put(l, " remote");
     if (e->type == BT_KV_CLEARED && e->has_tier)
@@ -190,12 +208,24 @@ static const struct expected expected[] = {
      1,
      0,
      {0xcb38e4d7fb2dca5c, 0x44a2b2379d6d3c3d}},
-    {"V12", "S 15,16 [1,2,3,4,5]/4", 1, 0, 0, 0, {0}},
+    {"V12", "S 15,16 [1,2,3,4,5]/4 torn", 1, 0, 0, 0, {0}},
     {"V13", "S 1f []/0", 1, 0, 0, 0, {0}},
-    {"M1", "S " M1_HASH " [1,2,3,4]/4", 1, 0, 0, 0, {0xcb38e4d7fb2dca5c}},
-    {"A1", "S " M1_HASH " [1,2,3,4]/4", 1, 0, 0, 0, {0xcb38e4d7fb2dca5c}},
-    {"M2", "R " M1_HASH, 1, 0, 0, 0, {0}},
-    {"A2", "R " M1_HASH, 1, 0, 0, 0, {0}},
+    {"M1",
+     "S " M1_HASH " [1,2,3,4]/4 full g0",
+     1,
+     0,
+     0,
+     0,
+     {0xcb38e4d7fb2dca5c}},
+    {"A1",
+     "S " M1_HASH " [1,2,3,4]/4 full g0",
+     1,
+     0,
+     0,
+     0,
+     {0xcb38e4d7fb2dca5c}},
+    {"M2", "R " M1_HASH " g0", 1, 0, 0, 0, {0}},
+    {"A2", "R " M1_HASH " g0", 1, 0, 0, 0, {0}},
     {"M3", "C", 1, 0, 0, 0, {0}},
     {"A3", "C", 1, 0, 0, 0, {0}},
     {"M4", "R 18191a1b1c1d1e1f", 1, 0, 0, 0, {0}},
@@ -208,29 +238,36 @@ static const struct expected expected[] = {
      {0}},
     {"R1",
      "S " M1_HASH " [151644,872,198,9064,374,279,6722,315,5616,30,151645,198,"
-     "151644,77091,198,151667]/16",
+     "151644,77091,198,151667]/16 full g0",
      1,
      0,
      0,
      0,
      {0x6a3242be068cafec}},
     {"X1",
-     "S 65,66 [1,2,3,4,5,6,7,8]/4 lora=lora-a salt=salt mm=" IMAGE "|" IMAGE,
+     "S 65,66 [1,2,3,4,5,6,7,8]/4 lora=lora-a salt=salt mm=" IMAGE "|" IMAGE
+     " full g0",
      1,
      0,
      0,
      0,
      {0x6224eaa093e54698, 0xc6eb2220fd1464aa}},
     {"X2",
-     "S 67 <66 [9,10,11,12]/4 lora=lora-a",
+     "S 67 <66 [9,10,11,12]/4 lora=lora-a full g0",
      1,
      0,
      0,
      0,
      {0x5937faa5b0c08f97}},
-    {"X3", "S 65 []/0 host", 1, 0, 0, 0, {0}},
-    {"X4", "S ca <c8 [1,2,3,4,5,6,7,8]/4 partial g1", 1, 0, 0, 0, {0}},
-    {"X5", "R 66", 1, 0, 0, 0, {0}},
+    {"X3", "S 65 []/0 host g0", 1, 0, 0, 0, {0}},
+    {"X4",
+     "S ca <c8 [1,2,3,4,5,6,7,8]/4 unkeyed other torn g1",
+     1,
+     0,
+     0,
+     0,
+     {0}},
+    {"X5", "R 65:1,66:0 g0", 1, 0, 0, 0, {0}},
     {"X6", "R 3e9", 1, 0, 0, 0, {0}},
     {"X7", "C", 1, 0, 0, -1, {0}},
     {"G1", "S aaaaaaaaaaaaaaaa [1,2,3,4]/4", 1, 0, 0, -1, {0xcb38e4d7fb2dca5c}},
@@ -365,6 +402,27 @@ static void before_the_cut_is_delivered(void **state)
     assert_int_equal(s.unknown_tags, 1);
 }
 
+static void odd_batches(void **state)
+{
+    static struct log l;
+    struct bt_kv_batch_stats s;
+    (void)state;
+    /* ts an integer, a member too many, a rank that is no number */
+    assert_int_equal(
+        decode("94039192ac426c6f636b52656d6f7665649107a178c0", &l, &s), BT_OK);
+    assert_string_equal(l.text, "R 7");
+    assert_true(s.ts > 2.9 && s.ts < 3.1 && !s.has_rank);
+    assert_int_equal(
+        decode("94039192ac426c6f636b52656d6f766564910702d9", &l, &s),
+        BT_INVALID);
+    /* SGLang's name of the rank */
+    assert_int_equal(decode("83a2747303a66576656e747390ac6174746e5f64705f72616e"
+                            "6b05",
+                            &l, &s),
+                     BT_OK);
+    assert_true(s.has_rank && s.rank == 5);
+}
+
 /* One event between two good removals: what is delivered of it, and stats. */
 static void single(const char *event, const char *text, uint64_t skipped,
                    uint64_t unknown)
@@ -414,7 +472,21 @@ static void bad_events_are_skipped(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         single(bad[i], "", 1, 0);
-    /* Eagle pairs that do not overlap; a pair, then a token */
+    /* group, salt, extra_keys of another type */
+    single("94ac426c6f636b52656d6f7665649109c0ff", "", 1, 0);
+    single("98" STORED "9101c092010202c0a347505581aa63616368655f73616c7405", "",
+           1, 0);
+    single("86a474797065" STORED "ac626c6f636b5f6861736865739101"
+           "a9746f6b656e5f69647392"
+           "0102aa626c6f636b5f73697a6502"
+           "aa65787472615f6b657973a178a8"
+           "6c6f63616c697479c0",
+           "", 1, 0);
+    /* Eagle pairs that do not overlap; a pair, then a token; the same token
+     * first and then a pair */
+    single("95" STORED "9101c09201920102"
+           "02",
+           "", 1, 0);
     single("95" STORED "9101c09292010292030402", "", 1, 0);
     single("95" STORED "9101c0929201020302", "", 1, 0);
 }
@@ -439,9 +511,20 @@ static void odd_events_are_taken(void **state)
     /* clear of one tier only */
     single("92b0416c6c426c6f636b73436c6561726564a44449534b", "C disk tier", 0,
            0);
+    single("92b0416c6c426c6f636b73436c6561726564a0", "C", 0, 0);
     single("82a474797065b0416c6c426c6f636b73436c6561726564a66d656469756da44449"
            "534b",
            "C disk tier", 0, 0);
+    /* a negative hash in each width is one handle */
+    single("92ac426c6f636b52656d6f76656495fbd0fbd1fffbd2fffffffbd3fffffffffffff"
+           "ffb",
+           "R fffffffffffffffb,fffffffffffffffb,fffffffffffffffb,"
+           "fffffffffffffffb,fffffffffffffffb",
+           0, 0);
+    /* members of types that nobody sends are passed over */
+    single("86a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391"
+           "07a161c3a162ca3f800000a163c70201aaaaa164d601aaaaaaaa",
+           "R 7", 0, 0);
     /* 64-bit token widths, tokens at the limit */
     single("95" STORED "9101c092cf00000000ffffffffd30000000000000001"
            "02",
@@ -458,6 +541,13 @@ static void odd_events_are_taken(void **state)
     "3030313132323333343435353636373738383939616162626363646465656666"         \
     "66656463626139383736353433323130"
 
+/* 63 digits */
+#define NOT_HEX                                                                \
+    "303132333435363738396162636465663030313132323333343435353636373738383939" \
+    "616162626363646465656666666564636261393837363534333231"
+#define NOT_HEX_TEXT                                                           \
+    "0123456789abcdef00112233445566778899aabbccddeefffedcba987654321"
+
 static void extra_keys(void **state)
 {
     (void)state;
@@ -468,19 +558,44 @@ static void extra_keys(void **state)
            0);
     /* a bare 64-hex string is an image in the array form */
     single("99" STORED HEAD "c09191" HEX64, "S 1 [1,2]/2 mm=" IMAGE, 0, 0);
+    /* ... or almost: not hex, so a salt */
+    single("99" STORED HEAD "c09191d940"
+           "7a" NOT_HEX,
+           "S 1 [1,2]/2 salt=z" NOT_HEX_TEXT, 0, 0);
     /* prompt embeddings, a foreign item, a string on a child: no own key */
-    single("99" STORED HEAD "c09191c402abcd", "S 1 [1,2]/2 partial", 0, 0);
-    single("99" STORED HEAD "c0919107", "S 1 [1,2]/2 partial", 0, 0);
-    single("99" STORED HEAD "c091919107", "S 1 [1,2]/2 partial", 0, 0);
-    single("99" STORED CHILD "c09191a173", "S 1 <3 [1,2]/2 partial", 0, 0);
-    single("99" STORED HEAD "c09192a173a174", "S 1 [1,2]/2 salt=s partial", 0,
+    single("99" STORED HEAD "c09191c402abcd", "S 1 [1,2]/2 unkeyed", 0, 0);
+    single("99" STORED HEAD "c0919107", "S 1 [1,2]/2 unkeyed", 0, 0);
+    single("99" STORED HEAD "c091919107", "S 1 [1,2]/2 unkeyed", 0, 0);
+    single("99" STORED CHILD "c09191a173", "S 1 <3 [1,2]/2 unkeyed", 0, 0);
+    single("99" STORED HEAD "c09192a173a174", "S 1 [1,2]/2 salt=s unkeyed", 0,
            0);
     /* not one entry per hash */
-    single("99" STORED HEAD "c092c0c0", "S 1 [1,2]/2 partial", 0, 0);
-    single("99" STORED HEAD "c090", "S 1 [1,2]/2 partial", 0, 0);
+    single("99" STORED HEAD "c092c0c0", "S 1 [1,2]/2 unkeyed", 0, 0);
+    single("99" STORED HEAD "c090", "S 1 [1,2]/2 unkeyed", 0, 0);
     single("99" STORED HEAD "c0c0", "S 1 [1,2]/2", 0, 0);
     single("99" STORED HEAD "c09190", "S 1 [1,2]/2", 0, 0);
     single("99" STORED HEAD "c09107", "", 1, 0);
+}
+
+#define LEFT                                                                   \
+    "84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657392"       \
+    "0506a66d656469756dc0b572656d61696e696e675f636f70795f636f756e7473"
+
+static void copies_left(void **state)
+{
+    (void)state;
+    single(LEFT "920200", "R 5:2,6:0", 0, 0);
+    single(LEFT "c0", "R 5,6", 0, 0);
+    /* beyond 32 bits: as many as can be said */
+    single(LEFT "92cfffffffffffffffffcefffffffe", "R 5:4294967295,6:4294967294",
+           0, 0);
+    single(LEFT "9102", "", 1, 0);
+    single(LEFT "9202ff", "", 1, 0);
+    single(LEFT "02", "", 1, 0);
+    /* in the array form they come last */
+    single("96ac426c6f636b52656d6f766564910"
+           "9c0c0c09103",
+           "R 9:3", 0, 0);
 }
 
 static void tails_of_the_array_form(void **state)
@@ -488,18 +603,37 @@ static void tails_of_the_array_form(void **state)
     (void)state;
     single("9d" STORED HEAD
            "c0c000ae66756c6c5f617474656e74696f6ec0a54c4f43414c",
-           "S 1 [1,2]/2", 0, 0);
+           "S 1 [1,2]/2 full g0", 0, 0);
     single("9d" STORED HEAD
            "c0c001ad6d6c615f617474656e74696f6e08a652454d4f5445",
-           "S 1 [1,2]/2 g1 remote", 0, 0);
-    single("9a" STORED HEAD "c0c001", "S 1 [1,2]/2 partial g1", 0, 0);
-    single("9b" STORED HEAD "c0c000a56d616d6261", "S 1 [1,2]/2 partial", 0, 0);
+           "S 1 [1,2]/2 full g1 remote", 0, 0);
+    single("9a" STORED HEAD "c0c001", "S 1 [1,2]/2 g1", 0, 0);
+    single("9b" STORED HEAD "c0c000a56d616d6261",
+           "S 1 [1,2]/2 unkeyed other g0", 0, 0);
+    single("9b" STORED HEAD "c0c000b373696e6b5f66756c6c5f617474656e74696f6e",
+           "S 1 [1,2]/2 full g0", 0, 0);
+    single("9b" STORED HEAD "c0c0c0a7756e6b6e6f776e",
+           "S 1 [1,2]/2 unkeyed other", 0, 0);
     /* block_mm_infos after extra_keys shifts the tail */
     single("9c" STORED HEAD "c091c09002ad6d6c615f617474656e74696f6e",
-           "S 1 [1,2]/2 g2", 0, 0);
+           "S 1 [1,2]/2 full g2", 0, 0);
+    single("9d" STORED HEAD "c0c091c002ad6d6c615f617474656e74696f6e08",
+           "S 1 [1,2]/2 full g2", 0, 0);
+    /* it names an image that extra_keys does not: the block is not known */
+    single("9b" STORED HEAD "c0c0918002", "S 1 [1,2]/2 unkeyed g2", 0, 0);
+    single("9b" STORED HEAD "c091c0918002", "S 1 [1,2]/2 unkeyed g2", 0, 0);
+    /* ... or does */
+    single("9b" STORED HEAD "c09191" HEX64 "918002",
+           "S 1 [1,2]/2 mm=" IMAGE " g2", 0, 0);
     /* metadata in a map: the salt only, never another tag */
     single("98" STORED HEAD "82a474797065a178aa63616368655f73616c74a173",
            "S 1 [1,2]/2 salt=s", 0, 0);
+    single("98" STORED HEAD "84aa7365737369"
+           "6f6e5f6964a0a96f776e65727368697081a16101"
+           "a869735f6561676c65c3aa63616368655f73616c74a173",
+           "S 1 [1,2]/2 salt=s", 0, 0);
+    single("98" STORED HEAD "81a96c6f72615f6e616d65a16c", "S 1 [1,2]/2 lora=l",
+           0, 0);
     single("99" STORED HEAD "a16c81aa63616368655f73616c74a173",
            "S 1 [1,2]/2 lora=l salt=s", 0, 0);
 }
@@ -564,27 +698,51 @@ static void small_scratch_skips(void **state)
     }
 }
 
-/* 200 hashes: the sorted path of the repeat check keeps the order. */
-static void long_chain(void **state)
+/* Chains that go through each of the repeat check's ways: compared in pairs,
+ * by a table, and sorted where the scratch leaves the table no room. */
+static void long_chains(void **state)
+{
+    static const size_t lengths[] = {2, 32, 33, 100, 128, 129, 200, 256};
+    static char hex[8192];
+    static struct log l;
+    struct bt_kv_batch_stats s;
+    (void)state;
+    for (size_t k = 0; k < 2 * (sizeof lengths / sizeof lengths[0]); k++) {
+        size_t count = lengths[k / 2], twice = k % 2;
+        size_t n = (size_t)snprintf(hex, sizeof hex,
+                                    "92cb3ff000000000000091"
+                                    "95" STORED "dc%04zx",
+                                    count);
+        for (size_t i = 0; i < count; i++)
+            n += (size_t)snprintf(
+                hex + n, sizeof hex - n, "cd%04zx",
+                twice && i == count - 1 ? 0x100 : 0x100 + i * 77 % 257);
+        (void)snprintf(hex + n, sizeof hex - n, "c09000");
+        assert_int_equal(decode(hex, &l, &s), BT_OK);
+        assert_int_equal(s.skipped, (uint64_t)twice);
+        if (!twice && count > 3)
+            assert_memory_equal(l.text, "S 100,14d,19a,1e7,", 18);
+    }
+}
+
+/* Hashes made to fall into one place of the table cost no more than sorting. */
+static void colliding_hashes(void **state)
 {
     static char hex[8192];
     static struct log l;
     struct bt_kv_batch_stats s;
     (void)state;
-    for (int twice = 0; twice < 2; twice++) {
-        size_t n = (size_t)snprintf(hex, sizeof hex,
-                                    "92cb3ff000000000000091"
-                                    "95" STORED "dc00c8");
-        for (int i = 0; i < 200; i++)
-            n += (size_t)snprintf(hex + n, sizeof hex - n, "cd%04x",
-                                  twice && i == 199 ? 0x100 + 77
-                                                    : 0x100 + i * 77 % 200);
-        (void)snprintf(hex + n, sizeof hex - n, "c09000");
-        assert_int_equal(decode(hex, &l, &s), BT_OK);
-        assert_int_equal(s.skipped, (uint64_t)twice);
-        if (!twice)
-            assert_memory_equal(l.text, "S 100,14d,19a,11f,", 18);
-    }
+    size_t n = (size_t)snprintf(hex, sizeof hex,
+                                "92cb3ff000000000000091"
+                                "95" STORED "dc0064");
+    /* inverse of 0x9e3779b97f4a7c15 mod 2^64: products 0, 1, 2 ... */
+    for (uint64_t i = 0; i < 100; i++)
+        n += (size_t)snprintf(hex + n, sizeof hex - n, "cf%016lx",
+                              i * 0xf1de83e19937733du);
+    (void)snprintf(hex + n, sizeof hex - n, "c09000");
+    assert_int_equal(decode(hex, &l, &s), BT_OK);
+    assert_int_equal(s.skipped, 0);
+    assert_memory_equal(l.text, "S 0,f1de83e19937733d,e3bd07c3326ee67a,", 38);
 }
 
 int main(void)
@@ -596,13 +754,16 @@ int main(void)
         cmocka_unit_test(deep_nesting),
         cmocka_unit_test(every_truncation_is_invalid),
         cmocka_unit_test(before_the_cut_is_delivered),
+        cmocka_unit_test(odd_batches),
         cmocka_unit_test(bad_events_are_skipped),
         cmocka_unit_test(odd_events_are_taken),
         cmocka_unit_test(extra_keys),
+        cmocka_unit_test(copies_left),
         cmocka_unit_test(tails_of_the_array_form),
         cmocka_unit_test(mediums),
         cmocka_unit_test(small_scratch_skips),
-        cmocka_unit_test(long_chain),
+        cmocka_unit_test(long_chains),
+        cmocka_unit_test(colliding_hashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

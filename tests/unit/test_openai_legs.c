@@ -30,7 +30,24 @@ static void leg_p_is(enum bt_route route, const char *body, const char *want)
     struct bt_text t;
     struct bt_openai_request r = good(route, body);
     bt_text_init(&t, buf, strlen(body) + 512);
-    assert_int_equal(bt_openai_leg_prefill(&r, &t), BT_OK);
+    assert_int_equal(bt_openai_leg_prefill(&r, NULL, &t), BT_OK);
+    bt_text_add(&t, "", 1);
+    assert_string_equal(buf, want);
+}
+
+/* want NULL: the client's vllm_xargs are to be left alone, with `status`. */
+static void healed_leg_p_is(const char *body, enum bt_status status,
+                            const char *want)
+{
+    char buf[2048], room[256];
+    struct bt_text t, xargs;
+    struct bt_openai_request r = good(BT_ROUTE_COMPLETIONS, body);
+    bt_text_init(&xargs, room, sizeof room);
+    assert_int_equal(bt_openai_full_report(&r, &xargs), status);
+    if (want == NULL)
+        return;
+    bt_text_init(&t, buf, strlen(body) + xargs.used + 512);
+    assert_int_equal(bt_openai_leg_prefill(&r, &xargs, &t), BT_OK);
     bt_text_add(&t, "", 1);
     assert_string_equal(buf, want);
 }
@@ -72,6 +89,29 @@ static void the_example_of_the_reference(void **state)
              "\"max_completion_tokens\":500,\"min_tokens\":8,"
              "\"kv_transfer_params\":{\"remote_port\":1,\"big\":1e999}}");
     leg_d_is(BT_ROUTE_CHAT, chat, NULL, chat);
+}
+
+#define HEAD  "{\"model\":\"m\",\"prompt\":\"p\""
+#define LEG_P ",\"stream\":false,\"max_tokens\":1," SIX ",\"vllm_xargs\":"
+
+/* engine-wire.md 1.12. */
+static void healing_merges_its_mode(void **state)
+{
+    (void)state;
+    healed_leg_p_is(HEAD "}", BT_OK,
+                    HEAD LEG_P "{\"kv_cache_report_mode\":\"full\"}}");
+    healed_leg_p_is(HEAD ",\"vllm_xargs\":null}", BT_OK,
+                    HEAD LEG_P "{\"kv_cache_report_mode\":\"full\"}}");
+    healed_leg_p_is(HEAD ",\"vllm_xargs\":{}}", BT_OK,
+                    HEAD LEG_P "{\"kv_cache_report_mode\":\"full\"}}");
+    healed_leg_p_is(
+        HEAD ",\"vllm_xargs\":{ \"a\\u0062\":1.0e1 , \"c\":[1,{}]}}", BT_OK,
+        HEAD LEG_P "{ \"a\\u0062\":1.0e1 , \"c\":[1,{}],"
+                   "\"kv_cache_report_mode\":\"full\"}}");
+    healed_leg_p_is(HEAD ",\"vllm_xargs\":\"x\"}", BT_TYPE, NULL);
+    healed_leg_p_is(HEAD ",\"vllm_xargs\":[{}]}", BT_TYPE, NULL);
+    healed_leg_p_is(HEAD ",\"vllm_xargs\":{\"kv_cache_report_mode\":\"none\"}}",
+                    BT_EXISTS, NULL);
 }
 
 static void every_rule_of_leg_p(void **state)
@@ -133,7 +173,7 @@ static void a_small_buffer_is_told(void **state)
     struct bt_openai_request r = good(BT_ROUTE_CHAT, chat);
     (void)state;
     bt_text_init(&t, buf, sizeof buf);
-    assert_int_equal(bt_openai_leg_prefill(&r, &t), BT_TOO_LARGE);
+    assert_int_equal(bt_openai_leg_prefill(&r, NULL, &t), BT_TOO_LARGE);
     bt_text_init(&t, buf, sizeof buf);
     assert_int_equal(bt_openai_leg_decode(&r, NULL, &t), BT_TOO_LARGE);
     bt_text_init(&t, buf, 8);
@@ -262,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_of_the_reference),
+        cmocka_unit_test(healing_merges_its_mode),
         cmocka_unit_test(every_rule_of_leg_p),
         cmocka_unit_test(clients_hand_off_fields_go),
         cmocka_unit_test(leg_d_without_a_change_is_the_body),

@@ -33,19 +33,26 @@
  *                      decode: 0.1}}
  *   slo: {ttft: 0s, ttft_factor: 0, tpot: 0s}            # 0: none
  *   journal: {file: "", max: 1GiB}                       # "" = none
+ *   events: {bind: "", held_batches: 4096, held_bytes: 64MiB,
+ *            held_total: 1GiB, parked_events: 4096, parked: 60s, replays: 8,
+ *            silence: 2s, replay: 120s, cooldown: 30s, busy_silent: 60s}
+ *   index: {approximate: on, approximate_blocks: 2097152,
+ *           approximate_ttl: 1h, self_check: on, snapshot: "",
+ *           snapshot_interval: 30s}
  *   models:
  *     - {name: demo, kv_bytes_per_token: 131072, block_size: 16,
- *        adapters: [lora-a],
+ *        adapters: [lora-a], engine_hash: "",     # or "sha256_cbor:0"
  *        engine: {overlap: none, pieces: 1, allocate_first: off,
  *                 decode_delta: on, late_decode: on,
- *                 descriptors_per_block: 1, replication: 1}}
+ *                 descriptors_per_block: 1, replication: 1, eagle: off}}
  *   workers:
  *     - {name: p0, role: prefill, url: "http://127.0.0.1:8100", model: demo,
  *        compute: h100-8b-tp1, speedup: 1.0, decode_slots: 256,
  *        kv_capacity: 0, local_prefill: off, prefill_chunk: 512,
  *        batch_tokens: 0, host: {rate: 0B/s, setup: 0us},
  *        disk: {rate: 0B/s, setup: 0us}, events: "tcp://127.0.0.1:5557",
- *        replay: "tcp://127.0.0.1:5558"}
+ *        replay: "tcp://127.0.0.1:5558", ranks: 1, events_topic: "",
+ *        removals: auto, healing: off}
  *   links:                       # first match wins; "*" = any; else default
  *     - {from: p0, to: d1, class: slow, rate: 100MB/s, setup: 1ms,
  *        descriptor: 1us}
@@ -56,7 +63,9 @@
 #define BATON_ORCHESTRATOR_CONFIG_H
 
 #include "baton/base/status.h"
+#include "baton/orchestrator/event_plane.h"
 #include "baton/planner/cost.h"
+#include "baton/planner/engine_hash.h"
 #include "baton/planner/place.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,10 +93,12 @@ struct bt_model_config {
     uint32_t block_size;
     char **adapters;
     uint32_t adapter_count;
+    enum bt_engine_hash engine_hash; /* NONE: opaque */
+    char *engine_hash_seed;          /* NULL with NONE */
     struct {
         unsigned int overlap; /* enum bt_overlap */
         uint32_t pieces, descriptors_per_block, replication;
-        bool allocate_first, decode_delta, late_decode;
+        bool allocate_first, decode_delta, late_decode, eagle;
     } engine;
 };
 struct bt_worker_config {
@@ -104,6 +115,11 @@ struct bt_worker_config {
     uint32_t prefill_chunk_tokens, batch_tokens; /* 0: whole; unknown */
     struct bt_tier_model host, disk;             /* rate 0: none */
     char *events, *replay;                       /* NULL = none */
+    uint32_t ranks;            /* data-parallel: events and replay on ports
+                                  from these on */
+    char *events_topic;        /* NULL, or it publishes to events.bind */
+    enum bt_removals removals; /* event_plane.h */
+    bool healing;              /* leg P asks it to announce blocks again */
 };
 struct bt_link_rule {
     char *from, *to; /* worker name or "*" */
@@ -163,6 +179,19 @@ struct bt_config {
         char *file; /* NULL = none */
         uint64_t bytes_max;
     } journal;
+    struct {        /* struct bt_event_plane_config says more */
+        char *bind; /* NULL = none */
+        uint32_t held_batches, parked_events, replays_max;
+        uint64_t held_bytes, held_total;
+        int64_t parked_ns, silence_ns, replay_ns, cooldown_ns,
+            busy_silent_ns; /* 0: never */
+    } events;
+    struct {
+        bool approximate, self_check;
+        uint32_t approximate_blocks;
+        int64_t approximate_ttl_ns, snapshot_interval_ns;
+        char *snapshot; /* path, NULL = none */
+    } index;
     struct bt_model_config *models;
     uint32_t model_count;
     struct bt_worker_config *workers;

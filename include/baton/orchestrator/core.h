@@ -174,7 +174,8 @@ const char *bt_stream_state_name(enum bt_stream_state state);
     X(BT_CAUSE_BUSY_SILENT, "busy_silent") /* works, says nothing */           \
     X(BT_CAUSE_GROUPS, "groups")           /* hybrid model, kinds not told */  \
     X(BT_CAUSE_BLOCK_SIZE, "block_size")   /* not the model's */               \
-    X(BT_CAUSE_DISPROVED, "disproved")     /* engine's cached tokens differ */
+    X(BT_CAUSE_DISPROVED, "disproved")     /* engine's cached tokens differ */ \
+    X(BT_CAUSE_RANKS_MIXED, "ranks_mixed") /* several on one socket */
 enum bt_stream_cause {
 #define X(code, name) code,
     BT_STREAM_CAUSE_LIST(X)
@@ -472,6 +473,10 @@ struct bt_effect {
      * fetch before (worker: a slot), tokens 0: none. Only to workers with
      * fetch_ok or own tiers. PREFETCH: what to fetch. */
     struct bt_place_source source;
+    /* SEND_PREFILL to a worker with ranks, when one of them holds a prefix of
+     * the prompt: that one should get the leg. */
+    bool has_rank;
+    uint32_t rank;
     /* SEND_PREFILL: the d that is booked, for engines that push while they
      * prefill (mode.overlap, mode.allocate_first). */
     struct bt_worker_id peer;
@@ -526,6 +531,7 @@ struct bt_core_worker_info {
     /* Self-check: prompt tokens predicted to be cached, found cached by the
      * engine, found though not predicted; and what hits are worth, 0..1. */
     uint64_t hit_predicted, hit_actual, hit_unforeseen, hit_checks;
+    uint64_t hit_unforeseen_checks; /* a block found or more, none predicted */
     double credit;
     uint32_t approx_blocks; /* guessed, approximate index */
     uint32_t ranks;

@@ -43,8 +43,16 @@ struct bt_event_plane_config {
     int64_t replay_ns;      /* whole replay (120 s) */
     int64_t cooldown_ns;    /* after a failed one, before the next (30 s) */
     int64_t busy_silent_ns; /* works but says nothing (60 s); 0: never */
+    int64_t unheard_ns;     /* nothing of it yet, then said once (30 s); 0 */
+    int64_t gone_ns; /* of a broken connection, then all is forgotten and the
+                        stream absent; 0: never (0) */
 };
 void bt_event_plane_config_init(struct bt_event_plane_config *config);
+
+/* Are its blocks SGLang's Eagle windows (engine-wire.md 2.4)? Stores of the
+ * other shape count (eagle_mismatches) and are said once per source; they are
+ * applied all the same, hashed as what they are. UNTOLD: any shape will do. */
+enum bt_eagle { BT_EAGLE_UNTOLD, BT_EAGLE_OFF, BT_EAGLE_ON };
 
 /* Strings are copied. */
 struct bt_event_source_config {
@@ -58,6 +66,7 @@ struct bt_event_source_config {
     enum bt_removals removals;
     enum bt_engine_hash hash; /* NONE, or check announced hashes */
     const char *hash_seed;
+    enum bt_eagle eagle;
 };
 
 /* Status of store: BT_NOT_FOUND parks the event until its parent comes. The
@@ -72,6 +81,8 @@ struct bt_event_sink {
                   const struct bt_ev_kv_clear *clear);
     void (*counting)(void *arg, uint32_t source, uint32_t rank,
                      enum bt_kv_counting counting);
+    /* Of each change, and of each further hole while DEGRADED: what was stored
+     * before it is in doubt. */
     void (*state)(void *arg, uint32_t source, uint32_t rank,
                   enum bt_stream_state state, enum bt_stream_cause cause);
     /* Events say another block size than expected, or than before: told once
@@ -96,7 +107,8 @@ void bt_event_plane_destroy(struct bt_event_plane *plane);
 
 /* source: the caller's number for it, < sources_max, not in use. BT_INVALID: an
  * endpoint is malformed or a rank's port leaves 1..65535 (error_out has the
- * number); replay ports that collide with those of events. BT_LIMIT. */
+ * number); replay ports that collide with those of events. BT_LIMIT. The sink
+ * is told nothing yet: each stream begins absent, cause silent. */
 enum bt_status bt_event_plane_add(struct bt_event_plane *plane, uint32_t source,
                                   const struct bt_event_source_config *config,
                                   char *error_out, size_t error_size);
@@ -119,6 +131,32 @@ void bt_event_plane_busy(struct bt_event_plane *plane, uint32_t source,
 enum bt_status bt_event_plane_resync(struct bt_event_plane *plane,
                                      uint32_t source, uint32_t rank);
 
+/* Requests to this engine ask it, or no longer do, to announce blocks again
+ * that it has (engine-wire.md 1.12). On: its ranks count as sets, since what is
+ * announced again is no further copy; off: until they are empty, for what is
+ * still on its way. */
+void bt_event_plane_heal(struct bt_event_plane *plane, uint32_t source,
+                         bool on);
+
+/* Is the state worth a warning? Less than exact, but for a stream that is being
+ * read, has no events or has not spoken yet. */
+static inline bool bt_stream_is_bad(enum bt_stream_state state,
+                                    enum bt_stream_cause cause)
+{
+    switch (state) {
+    case BT_STREAM_EXACT:
+    case BT_STREAM_SYNCING:
+        return false;
+    case BT_STREAM_ABSENT:
+        return cause != BT_CAUSE_SILENT && cause != BT_CAUSE_NO_EVENTS;
+    case BT_STREAM_PARTIAL:
+    case BT_STREAM_DEGRADED:
+    case BT_STREAM_SUSPECT:
+        return true;
+    }
+    return true;
+}
+
 struct bt_stream_counts {
     uint64_t batches, bytes, events[4]; /* stored removed cleared ignored */
     uint64_t stored_blocks, removed_blocks;
@@ -129,10 +167,13 @@ struct bt_stream_counts {
     uint64_t unknown_parents, parked, attached, parked_dropped;
     uint64_t size_mismatches, other_groups, rank_mismatches;
     uint64_t hash_same, hash_other; /* announced against computed */
+    uint64_t eagle_mismatches;      /* stores of the other shape */
 };
 struct bt_stream_info {
     enum bt_stream_state state;
     enum bt_stream_cause cause;
+    bool cut;         /* its connection broke and is not back yet */
+    bool again;       /* the state was last told for a further hole */
     uint64_t next;    /* sequence number expected */
     double ts;        /* of the last batch, engine's clock, s; 0 none */
     double lag_s;     /* arrival - ts of the last batch: clock skew is in it;
@@ -163,6 +204,9 @@ struct bt_stream_mark {
     bool started, from_zero, hole;
     uint32_t block_tokens;
     enum bt_kv_counting counting;
+    struct { /* what its groups have shown so far, masks */
+        uint64_t untold, full, other, bent;
+    } groups;
     uint32_t recent_count; /* newest last */
     struct {
         uint64_t seq, hash;

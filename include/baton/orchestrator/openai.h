@@ -19,6 +19,18 @@ enum bt_prompt_kind {
     BT_PROMPT_MESSAGES     /* chat */
 };
 
+/* What of a prompt its tokens do not show: two prompts may have the same
+ * tokens, as a template and /tokenize give them, and yet be different ones
+ * (engine-wire.md 2.3, 4.7). Such tokens name no block. */
+enum bt_openai_hidden {
+    BT_HIDDEN_NOTHING,
+    BT_HIDDEN_PART,  /* from the first part of a message on that is not text:
+                        image, audio, video, file, embeddings, unknown */
+    BT_HIDDEN_MEMBER /* all of it: a member of the body changes the prompt */
+};
+/* "none", "multimodal", "hidden_member". */
+const char *bt_openai_hidden_name(enum bt_openai_hidden hidden);
+
 /* What baton needs to know of a body; spans point into it. */
 struct bt_openai_request {
     enum bt_route route;
@@ -38,8 +50,11 @@ struct bt_openai_request {
                              prompt_logprobs, echo + logprobs,
                              use_beam_search */
     size_t prompt_count;  /* 1, or the batch's size */
-    const char *pd_refusal; /* short reason name when !pd_allowed */
-    const char *body;       /* the whole body as it came, not owned */
+    enum bt_openai_hidden hidden;
+    uint64_t truncate_tokens; /* truncate_prompt_tokens: the engine takes the
+                                 last so many; 0 = all */
+    const char *pd_refusal;   /* short reason name when !pd_allowed */
+    const char *body;         /* the whole body as it came, not owned */
     size_t body_bytes;
 };
 
@@ -53,16 +68,28 @@ enum bt_status bt_openai_parse(enum bt_route route, const char *body,
                                size_t bytes, struct bt_openai_request *out,
                                char *message_out, size_t message_size);
 
+/* Is this part of a message's content text, for every engine? */
+bool bt_openai_part_is_text(const struct bt_json *part);
+
 /* Token ids of a BT_PROMPT_TOKENS prompt into out; BT_INVALID for ids outside
  * u32, BT_TOO_LARGE when there are more than max. */
 enum bt_status bt_openai_token_ids(const struct bt_openai_request *request,
                                    uint32_t *out, size_t max,
                                    size_t *count_out);
 
-/* Bodies of the legs; the output needs at most body bytes + 512 (leg P) or
- * body bytes + params bytes + 64 (leg D). params: raw JSON object of P's
- * reply, or NULL for a plain request. */
+/* A vllm_xargs that has vLLM announce the reused prefix of the request again
+ * (engine-wire.md 1.12, healing): the client's, whose bytes stay, and
+ * kv_cache_report_mode. Needs at most its bytes + 64. BT_EXISTS: the client has
+ * set that mode, BT_TYPE: its vllm_xargs is no object; both are to be left
+ * alone, as nothing useful is in out. */
+enum bt_status bt_openai_full_report(const struct bt_openai_request *request,
+                                     struct bt_text *out);
+/* Bodies of the legs; the output needs at most body bytes + xargs bytes + 512
+ * (leg P) or body bytes + params bytes + 64 (leg D). xargs: vllm_xargs instead
+ * of the client's, or NULL. params: raw JSON object of P's reply, or NULL for a
+ * plain request. */
 enum bt_status bt_openai_leg_prefill(const struct bt_openai_request *request,
+                                     const struct bt_text *xargs,
                                      struct bt_text *out);
 enum bt_status bt_openai_leg_decode(const struct bt_openai_request *request,
                                     const struct bt_json *params,

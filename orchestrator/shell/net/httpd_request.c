@@ -271,8 +271,14 @@ static enum bt_status body_reserve(struct bt_httpd_request *req, size_t bytes)
 static enum MHD_Result body_refuse(struct bt_httpd_request *req,
                                    enum bt_status status)
 {
-    if (status == BT_TOO_LARGE)
-        return refuse(req, 413, "request body is too large");
+    char text[80];
+
+    if (status == BT_TOO_LARGE) {
+        snprintf(text, sizeof(text),
+                 "request body is too large: more than %llu bytes",
+                 (unsigned long long)req->httpd->limits.body_bytes_max);
+        return refuse(req, 413, text);
+    }
     return refuse(req, 503, "too many request bodies at once, try later");
 }
 

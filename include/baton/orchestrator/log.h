@@ -1,11 +1,14 @@
-/* Log lines on stderr: "event key=value ..." for a terminal, one JSON object
+/* The log of `baton serve` and `baton index`. One per process; on its loop's
+ * thread only.
+ *
+ * Log lines on stderr: "event key=value ..." for a terminal, one JSON object
  * per line otherwise. Never a prompt, completion, token id or secret.
  *
  * Repeats are folded: after 20 lines of one event name within a second the
  * rest are counted and reported with the next second's first line.
  */
-#ifndef BATON_SHELL_LOG_H
-#define BATON_SHELL_LOG_H
+#ifndef BATON_ORCHESTRATOR_LOG_H
+#define BATON_ORCHESTRATOR_LOG_H
 
 #include "baton/orchestrator/config.h"
 
