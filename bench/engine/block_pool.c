@@ -134,7 +134,7 @@ uint32_t bt_pool_take(struct bt_pool *pool)
     if (b->registered) {
         unregister(pool, i);
         if (pool->evict != NULL) {
-            pool->evict(pool->arg, b->key);
+            pool->evict(pool->arg, i, b->key);
         }
     }
     free_remove(pool, i);

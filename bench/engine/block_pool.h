@@ -17,7 +17,7 @@
 #define BT_POOL_NONE UINT32_MAX
 
 /* A registered block is about to be reused for something else. */
-typedef void (*bt_pool_evict_fn)(void *arg, uint64_t key);
+typedef void (*bt_pool_evict_fn)(void *arg, uint32_t block, uint64_t key);
 
 struct bt_pool_block {
     uint64_t key;

@@ -55,11 +55,12 @@ static void on_timer(struct ev_loop *loop, ev_io *w, int revents)
     }
 }
 
-static void on_evict(void *arg, uint64_t key)
+static void on_evict(void *arg, uint32_t block, uint64_t key)
 {
     struct bt_engine *e = arg;
+    (void)key;
     if (e->events != NULL) {
-        bt_events_removed(e->events, key);
+        bt_events_removed(e->events, e->names.handles[block]);
     }
 }
 
@@ -85,10 +86,9 @@ void bt_engine_config_init(struct bt_engine_config *config)
     config->lease_ns = 30000000000LL;
     config->pull_timeout_ns = 30000000000LL;
     config->events = true;
-    config->events_as_maps = true;
+    config->event_form = BT_ENGINE_EVENTS_MAP;
     config->events_endpoint = "tcp://127.0.0.1:*";
     config->replay_endpoint = "tcp://127.0.0.1:*";
-    config->events_topic = "kv-events";
     config->event_buffer = 10000;
 }
 
@@ -115,6 +115,20 @@ static bool good_model(const char *name)
         }
     }
     return n > 0 && n < BT_ENGINE_NAME_MAX;
+}
+
+static const char *check_hash(const struct bt_engine_config *c)
+{
+    if (c->event_hash == BT_ENGINE_HASH_NONE) {
+        return NULL;
+    }
+    if (c->event_hash_bytes) {
+        return "event-hash: real hashes are announced as integers";
+    }
+    if (c->event_hash_seed == NULL || c->event_hash_seed[0] == '\0') {
+        return "event-hash: a real hash needs a seed, such as sha256_cbor:0";
+    }
+    return NULL;
 }
 
 static const char *check(const struct bt_engine_config *c)
@@ -145,7 +159,7 @@ static const char *check(const struct bt_engine_config *c)
     if (c->event_buffer > 1000000) {
         return "event-buffer: at most 1000000";
     }
-    return NULL;
+    return check_hash(c);
 }
 
 static void random_id(char *out, size_t size, uint64_t *entropy)
@@ -196,9 +210,14 @@ static void copy_config(struct bt_engine *e, const struct bt_engine_config *c)
 /* ---- start ---- */
 
 static enum bt_status start_pool(struct bt_engine *e,
-                                 const struct bt_engine_config *c)
+                                 const struct bt_engine_config *c,
+                                 uint64_t entropy)
 {
     enum bt_status status = bt_pool_init(&e->pool, c->block_count, on_evict, e);
+    if (status == BT_OK) {
+        status = bt_block_names_init(&e->names, c->block_count, c->event_hash,
+                                     c->event_hash_seed, entropy);
+    }
     if (status != BT_OK) {
         return status;
     }
@@ -229,19 +248,44 @@ static enum bt_status start_events(struct bt_engine *e,
                                    const struct bt_engine_config *c,
                                    uint64_t entropy)
 {
+    bool connect = c->events_connect != NULL;
     struct bt_events_config events = {
-        .as_maps = c->events_as_maps,
-        .endpoint = c->events_endpoint,
+        .form = c->event_form,
+        .hash_bytes = c->event_hash_bytes,
+        .connect = connect,
+        .endpoint = connect ? c->events_connect : c->events_endpoint,
         .replay_endpoint = c->replay_endpoint,
-        .topic = c->events_topic,
+        .replay_bare = c->replay_bare,
+        .topic = c->events_topic != NULL ? c->events_topic : "kv-events",
         .buffer = c->event_buffer,
-        .entropy = entropy,
+        .seed = entropy,
     };
     if (!c->events) {
         return BT_OK;
     }
     return bt_events_create(e->loop, &events, &e->events, e->error,
                             sizeof(e->error));
+}
+
+/* Many engines share the socket that they connect to: the topic says whose a
+ * batch is. The port is known only now. */
+static enum bt_status name_stream(struct bt_engine *e,
+                                  const struct bt_engine_config *c)
+{
+    char topic[384];
+    bool v6 = strchr(e->address, ':') != NULL;
+    if (e->events == NULL || c->events_connect == NULL ||
+        c->events_topic != NULL) {
+        return BT_OK;
+    }
+    snprintf(topic, sizeof(topic), "kv@%s%s%s:%u@%s", v6 ? "[" : "", e->address,
+             v6 ? "]" : "", bt_httpd_port(e->httpd), e->model);
+    enum bt_status status = bt_events_topic(e->events, topic);
+    if (status != BT_OK) {
+        snprintf(e->error, sizeof(e->error),
+                 "the topic is too long, give one with --events-topic");
+    }
+    return status;
 }
 
 static enum bt_status start_faults(struct bt_engine *e,
@@ -263,7 +307,7 @@ static enum bt_status start_all(struct bt_engine *e,
 {
     uint64_t entropy = 0;
     random_id(e->id, sizeof(e->id), &entropy);
-    enum bt_status status = start_pool(e, c);
+    enum bt_status status = start_pool(e, c, entropy);
     if (status == BT_OK) {
         status = start_timer(e);
     }
@@ -281,6 +325,9 @@ static enum bt_status start_all(struct bt_engine *e,
         status =
             bt_httpd_start(e->loop, e->address, c->port, &limits, bt_api_handle,
                            e, &e->httpd, e->error, sizeof(e->error));
+    }
+    if (status == BT_OK) {
+        status = name_stream(e, c);
     }
     return status;
 }
@@ -346,6 +393,7 @@ void bt_engine_destroy(struct bt_engine *e)
     if (e->region != NULL) {
         munmap(e->region, e->region_bytes);
     }
+    bt_block_names_fini(&e->names);
     bt_pool_fini(&e->pool);
     free(e);
 }

@@ -3,7 +3,8 @@
  *
  *   api.c     HTTP -> bt_call + bt_seq        reply.c   progress -> JSON / SSE
  *   seq.c     blocks and content of one seq   compute.c who runs when
- *   handoff.c leases, pulls                   admin.c   state, faults, metrics
+ *   handoff.c leases, pulls                   admin.c   state, faults, metrics,
+ *                                                       cached blocks
  *   engine.c  life
  *
  * A sequence is in exactly one list:
@@ -19,6 +20,7 @@
 #ifndef BATON_BENCH_ENGINE_PRIV_H
 #define BATON_BENCH_ENGINE_PRIV_H
 
+#include "block_names.h"
 #include "block_pool.h"
 #include "events.h"
 #include "faults.h"
@@ -141,6 +143,7 @@ struct bt_engine {
     unsigned char *region;
     size_t region_bytes;
     struct bt_pool pool;
+    struct bt_block_names names;
     struct bt_sched sched;
     struct bt_faults faults;
     struct bt_engine_metrics metrics;
@@ -218,7 +221,7 @@ void bt_handoff_pull(struct bt_seq *seq);
 void bt_handoff_release(struct bt_seq *seq);
 void bt_handoff_expire_all(struct bt_engine *e);
 
-/* ---- api.c, reply.c, admin.c ---- */
+/* ---- api.c, reply.c, admin.c, admin_blocks.c ---- */
 void bt_api_handle(void *arg, struct bt_httpd_request *req);
 void bt_call_watch(struct bt_call *call);
 void bt_call_reap(struct bt_engine *e);
@@ -234,6 +237,7 @@ void bt_reply_tree(struct bt_httpd_request *req, json_t *root);
 /* True: the route was one of admin's. */
 bool bt_admin_handle(struct bt_engine *e, struct bt_httpd_request *req,
                      const char *method, const char *path);
+void bt_admin_blocks(struct bt_engine *e, struct bt_httpd_request *req);
 void bt_admin_metrics(struct bt_engine *e, struct bt_httpd_request *req);
 void bt_admin_apply_faults(struct bt_engine *e);
 uint32_t bt_engine_announced_block(const struct bt_engine *e);

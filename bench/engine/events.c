@@ -42,7 +42,7 @@ struct bt_events {
     ev_prepare prepare;
     ev_timer delay_timer;
     struct bt_event_batch batch;
-    uint64_t entropy, next;
+    uint64_t next;
     struct payload *ring;
     uint32_t ring_size;
     char topic[TOPIC_MAX], endpoint[ENDPOINT_MAX],
@@ -53,7 +53,7 @@ struct bt_events {
     uint64_t held;
     struct delayed delayed[DELAYED_MAX];
     uint32_t delayed_head, delayed_count;
-    uint64_t hashes[HASHES_MAX];
+    bool replay_bare;
 };
 
 static void put_be64(unsigned char *out, uint64_t v)
@@ -209,7 +209,9 @@ static bool reply(struct bt_events *e, zmq_msg_t *peer, const char *topic,
         return false;
     }
     (void)zmq_send(e->router, "", 0, more);
-    (void)zmq_send(e->router, topic, strlen(topic), more);
+    if (!e->replay_bare) {
+        (void)zmq_send(e->router, topic, strlen(topic), more);
+    }
     (void)zmq_send(e->router, seq, 8, more);
     return zmq_send(e->router, p->bytes, p->size, ZMQ_DONTWAIT) >= 0;
 }
@@ -292,37 +294,27 @@ static void on_prepare(struct ev_loop *loop, ev_prepare *w, int revents)
 
 /* ---- queueing ---- */
 
-static uint64_t opaque(const struct bt_events *e, uint64_t key)
-{
-    return bt_mix64(key ^ e->entropy);
-}
-
+/* Cut into events that a receiver with bounded tables can take. */
 void bt_events_stored(struct bt_events *e, const struct bt_event_store *store)
 {
     struct bt_event_store s = *store;
-    s.parent = opaque(e, store->parent);
-    s.hashes = e->hashes;
     uint32_t per_block =
         store->hash_count == 0 ? 0 : store->token_count / store->hash_count;
-    for (uint32_t at = 0; at < store->hash_count;) {
-        uint32_t count = store->hash_count - at;
-        count = count > HASHES_MAX ? HASHES_MAX : count;
-        for (uint32_t i = 0; i < count; i++) {
-            e->hashes[i] = opaque(e, store->hashes[at + i]);
-        }
-        s.hash_count = count;
+    for (uint32_t at = 0; at < store->hash_count; at += s.hash_count) {
+        uint32_t left = store->hash_count - at;
+        s.hashes = store->hashes + at;
+        s.hash_count = left > HASHES_MAX ? HASHES_MAX : left;
         s.tokens = store->tokens + (size_t)at * per_block;
-        s.token_count = count * per_block;
+        s.token_count = s.hash_count * per_block;
         bt_event_stored(&e->batch, &s);
         s.has_parent = true;
-        s.parent = e->hashes[count - 1];
-        at += count;
+        s.parent = s.hashes[s.hash_count - 1];
     }
 }
 
-void bt_events_removed(struct bt_events *e, uint64_t key)
+void bt_events_removed(struct bt_events *e, uint64_t hash)
 {
-    bt_event_removed(&e->batch, opaque(e, key));
+    bt_event_removed(&e->batch, hash);
 }
 
 void bt_events_cleared(struct bt_events *e)
@@ -387,9 +379,24 @@ static bool normal_endpoint(char *out, size_t size, const char *endpoint)
     return n > 0 && (size_t)n < size;
 }
 
-/* 0, or the errno of what failed. */
-static int bind_socket(struct bt_events *e, int type, const char *endpoint,
-                       void **socket_out, char *bound, size_t bound_size)
+/* 0, or the errno. The endpoint of a connected socket is what was given. */
+static int attach(void *socket, bool connect, const char *name, char *end,
+                  size_t end_size)
+{
+    if (connect) {
+        snprintf(end, end_size, "%s", name);
+        return zmq_connect(socket, name) == 0 ? 0 : zmq_errno();
+    }
+    if (zmq_bind(socket, name) != 0 ||
+        zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, end, &end_size) != 0) {
+        return zmq_errno();
+    }
+    return 0;
+}
+
+/* 0, or the errno of what failed. `end` has ENDPOINT_MAX bytes. */
+static int open_socket(struct bt_events *e, int type, bool connect,
+                       const char *endpoint, void **socket_out, char *end)
 {
     char name[ENDPOINT_MAX];
     int linger = 0, hwm = 100000;
@@ -408,17 +415,18 @@ static int bind_socket(struct bt_events *e, int type, const char *endpoint,
     if (type == ZMQ_PUB) { /* the ROUTER keeps 1000, as the real one */
         zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof(hwm));
     }
-    if (zmq_bind(socket, name) != 0 ||
-        zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0) {
-        return zmq_errno();
-    }
-    return 0;
+    return attach(socket, connect, name, end, ENDPOINT_MAX);
 }
 
 static void start_watching(struct bt_events *e)
 {
     int fd = -1;
     size_t size = sizeof(fd);
+    ev_timer_init(&e->delay_timer, on_delay, 0, 0);
+    e->delay_timer.data = e;
+    if (e->router == NULL) {
+        return;
+    }
     (void)zmq_getsockopt(e->router, ZMQ_FD, &fd, &size);
     ev_io_init(&e->router_io, on_router, fd, EV_READ);
     e->router_io.data = e;
@@ -426,8 +434,6 @@ static void start_watching(struct bt_events *e)
     ev_prepare_init(&e->prepare, on_prepare);
     e->prepare.data = e;
     ev_prepare_start(e->loop, &e->prepare);
-    ev_timer_init(&e->delay_timer, on_delay, 0, 0);
-    e->delay_timer.data = e;
 }
 
 /* What the operator wrote wrong is BT_INVALID. */
@@ -455,18 +461,29 @@ static enum bt_status open_sockets(struct bt_events *e,
                                    char *error_out, size_t error_size)
 {
     const char *name = config->endpoint;
-    int error = bind_socket(e, ZMQ_PUB, name, &e->pub, e->endpoint,
-                            sizeof(e->endpoint));
-    if (error == 0) {
+    const char *verb = config->connect ? "connect to" : "bind";
+    int error =
+        open_socket(e, ZMQ_PUB, config->connect, name, &e->pub, e->endpoint);
+    if (error == 0 && config->replay_endpoint != NULL) {
         name = config->replay_endpoint;
-        error = bind_socket(e, ZMQ_ROUTER, name, &e->router, e->replay_endpoint,
-                            sizeof(e->replay_endpoint));
+        verb = "bind";
+        error = open_socket(e, ZMQ_ROUTER, false, name, &e->router,
+                            e->replay_endpoint);
     }
     if (error != 0) {
-        snprintf(error_out, error_size, "cannot bind %.80s: %s", name,
+        snprintf(error_out, error_size, "cannot %s %.80s: %s", verb, name,
                  zmq_strerror(error));
     }
     return bind_status(error);
+}
+
+enum bt_status bt_events_topic(struct bt_events *e, const char *topic)
+{
+    if (strlen(topic) >= TOPIC_MAX) { /* never a cut one */
+        return BT_INVALID;
+    }
+    snprintf(e->topic, sizeof(e->topic), "%s", topic);
+    return BT_OK;
 }
 
 enum bt_status bt_events_create(struct ev_loop *loop,
@@ -474,26 +491,25 @@ enum bt_status bt_events_create(struct ev_loop *loop,
                                 struct bt_events **out, char *error_out,
                                 size_t error_size)
 {
-    if (strlen(config->topic) >= TOPIC_MAX) { /* never a cut one */
-        snprintf(error_out, error_size, "events topic: at most %d bytes",
-                 TOPIC_MAX - 1);
-        return BT_INVALID;
-    }
     struct bt_events *e = calloc(1, sizeof(*e));
     snprintf(error_out, error_size, "no memory for the event plane");
     if (e == NULL) {
         return BT_NO_MEMORY;
     }
     e->loop = loop;
-    e->entropy = config->entropy;
     e->ring_size = config->buffer > 0 ? config->buffer : 1;
-    snprintf(e->topic, sizeof(e->topic), "%s", config->topic);
-    bt_rng_seed(&e->rng, config->entropy);
-    enum bt_status status = bt_event_batch_init(&e->batch, config->as_maps);
+    e->replay_bare = config->replay_bare;
+    bt_rng_seed(&e->rng, config->seed);
+    enum bt_status status =
+        bt_event_batch_init(&e->batch, config->form, config->hash_bytes);
     e->ring = calloc(e->ring_size, sizeof(*e->ring));
     e->context = zmq_ctx_new();
     if (status != BT_OK || e->ring == NULL || e->context == NULL) {
         status = BT_NO_MEMORY;
+    } else if (bt_events_topic(e, config->topic) != BT_OK) {
+        snprintf(error_out, error_size, "events topic: at most %d bytes",
+                 TOPIC_MAX - 1);
+        status = BT_INVALID;
     } else {
         status = open_sockets(e, config, error_out, error_size);
     }

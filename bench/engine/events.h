@@ -16,10 +16,15 @@ struct ev_loop;
 struct bt_events;
 
 struct bt_events_config {
-    bool as_maps;
-    const char *endpoint, *replay_endpoint, *topic;
-    uint32_t buffer;  /* batches kept for replay */
-    uint64_t entropy; /* hides the content keys: hashes are opaque */
+    enum bt_engine_event_form form;
+    bool hash_bytes;
+    const char *endpoint;        /* PUB */
+    bool connect;                /* to an orchestrator's socket; else bind */
+    const char *replay_endpoint; /* NULL: no replay */
+    bool replay_bare;            /* replies without the topic's frame */
+    const char *topic;
+    uint32_t buffer; /* batches kept for replay */
+    uint64_t seed;   /* of the faults' dice */
 };
 
 /* What happens to batches on their way out; percentages 0 .. 100. */
@@ -33,14 +38,17 @@ enum bt_status bt_events_create(struct ev_loop *loop,
                                 size_t error_size);
 void bt_events_destroy(struct bt_events *events);
 const char *bt_events_endpoint(const struct bt_events *events);
+/* "" without replay. */
 const char *bt_events_replay_endpoint(const struct bt_events *events);
+/* Before anything was queued. BT_INVALID: too long. */
+enum bt_status bt_events_topic(struct bt_events *events, const char *topic);
 void bt_events_set_faults(struct bt_events *events,
                           const struct bt_events_faults *faults);
 
-/* Queue events for the next batch; hashes are content keys here. */
+/* Queue events for the next batch; hashes as they are announced. */
 void bt_events_stored(struct bt_events *events,
                       const struct bt_event_store *store);
-void bt_events_removed(struct bt_events *events, uint64_t key);
+void bt_events_removed(struct bt_events *events, uint64_t hash);
 void bt_events_cleared(struct bt_events *events);
 /* Publish what is queued as one batch. */
 void bt_events_flush(struct bt_events *events);

@@ -2,13 +2,18 @@
  * which sequence number is events.c.
  *
  * Field order and left-out defaults follow vLLM 0.24 and later (maps) and the
- * 2026-05 array form without the window (vectors M1 and A1).
+ * 2026-05 array form without the window (vectors M1 and A1); the map batch is
+ * that of vector V3.
  */
 #include "events_encode.h"
+
+#include "baton/base/rng.h"
 
 #include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define DIGEST_BYTES 32
 
 static void put_text(msgpack_packer *pk, const char *text, size_t bytes)
 {
@@ -21,11 +26,16 @@ static void put_name(msgpack_packer *pk, const char *text)
     put_text(pk, text, strlen(text));
 }
 
+static bool as_maps(const struct bt_event_batch *batch)
+{
+    return batch->form != BT_ENGINE_EVENTS_ARRAY;
+}
+
 /* The key, in map form only. */
 static void put_key(const struct bt_event_batch *batch, msgpack_packer *pk,
                     const char *key)
 {
-    if (batch->as_maps) {
+    if (as_maps(batch)) {
         put_name(pk, key);
     }
 }
@@ -35,7 +45,7 @@ static void put_head(struct bt_event_batch *batch, msgpack_packer *pk,
                      size_t fields, const char *tag)
 {
     msgpack_packer_init(pk, batch->events, msgpack_sbuffer_write);
-    if (batch->as_maps) {
+    if (as_maps(batch)) {
         msgpack_pack_map(pk, fields);
     } else {
         msgpack_pack_array(pk, fields);
@@ -45,10 +55,13 @@ static void put_head(struct bt_event_batch *batch, msgpack_packer *pk,
     batch->count++;
 }
 
-enum bt_status bt_event_batch_init(struct bt_event_batch *batch, bool as_maps)
+enum bt_status bt_event_batch_init(struct bt_event_batch *batch,
+                                   enum bt_engine_event_form form,
+                                   bool hash_bytes)
 {
     memset(batch, 0, sizeof(*batch));
-    batch->as_maps = as_maps;
+    batch->form = form;
+    batch->hash_bytes = hash_bytes;
     batch->events = msgpack_sbuffer_new();
     return batch->events == NULL ? BT_NO_MEMORY : BT_OK;
 }
@@ -65,6 +78,26 @@ void bt_event_batch_clear(struct bt_event_batch *batch)
 {
     msgpack_sbuffer_clear(batch->events);
     batch->count = 0;
+}
+
+/* As an integer, or a digest whose other bytes follow from its handle. */
+static void put_hash(const struct bt_event_batch *batch, msgpack_packer *pk,
+                     uint64_t handle)
+{
+    unsigned char digest[DIGEST_BYTES];
+    uint64_t word = handle;
+    if (!batch->hash_bytes) {
+        msgpack_pack_uint64(pk, handle);
+        return;
+    }
+    for (int at = DIGEST_BYTES - 8; at >= 0; at -= 8) {
+        for (int i = 0; i < 8; i++) {
+            digest[at + i] = (unsigned char)(word >> (56 - 8 * i));
+        }
+        word = bt_mix64(word);
+    }
+    msgpack_pack_bin(pk, DIGEST_BYTES);
+    msgpack_pack_bin_body(pk, digest, DIGEST_BYTES);
 }
 
 static void put_extra_keys(const struct bt_event_batch *batch,
@@ -95,11 +128,11 @@ static void put_blocks(const struct bt_event_batch *batch, msgpack_packer *pk,
     put_key(batch, pk, "block_hashes");
     msgpack_pack_array(pk, s->hash_count);
     for (uint32_t i = 0; i < s->hash_count; i++) {
-        msgpack_pack_uint64(pk, s->hashes[i]);
+        put_hash(batch, pk, s->hashes[i]);
     }
     put_key(batch, pk, "parent_block_hash");
     if (s->has_parent) {
-        msgpack_pack_uint64(pk, s->parent);
+        put_hash(batch, pk, s->parent);
     } else {
         msgpack_pack_nil(pk);
     }
@@ -145,7 +178,7 @@ void bt_event_removed(struct bt_event_batch *batch, uint64_t hash)
     put_head(batch, &pk, 4, "BlockRemoved");
     put_key(batch, &pk, "block_hashes");
     msgpack_pack_array(&pk, 1);
-    msgpack_pack_uint64(&pk, hash);
+    put_hash(batch, &pk, hash);
     put_key(batch, &pk, "medium");
     put_name(&pk, "GPU");
     put_key(batch, &pk, "group_idx");
@@ -158,6 +191,14 @@ void bt_event_cleared(struct bt_event_batch *batch)
     put_head(batch, &pk, 1, "AllBlocksCleared");
 }
 
+/* Key of a map batch; false: out of memory. */
+static bool put_member(msgpack_packer *pk, const char *name)
+{
+    size_t bytes = strlen(name);
+    return msgpack_pack_str(pk, bytes) >= 0 &&
+           msgpack_pack_str_body(pk, name, bytes) >= 0;
+}
+
 void *bt_event_batch_payload(const struct bt_event_batch *batch, double ts,
                              uint32_t rank, size_t *bytes_out)
 {
@@ -165,12 +206,17 @@ void *bt_event_batch_payload(const struct bt_event_batch *batch, double ts,
     msgpack_packer pk;
     msgpack_sbuffer_init(&out);
     msgpack_packer_init(&pk, &out, msgpack_sbuffer_write);
-    bool bad = msgpack_pack_array(&pk, 3) < 0;
+    bool map = batch->form == BT_ENGINE_EVENTS_MAP_BATCH;
+    bool bad =
+        (map ? msgpack_pack_map(&pk, 3) : msgpack_pack_array(&pk, 3)) < 0;
+    bad |= map && !put_member(&pk, "ts");
     bad |= msgpack_pack_double(&pk, ts) < 0;
+    bad |= map && !put_member(&pk, "events");
     bad |= msgpack_pack_array(&pk, batch->count) < 0;
     bad |= batch->events->size > 0 &&
            msgpack_sbuffer_write(&out, batch->events->data,
                                  batch->events->size) < 0;
+    bad |= map && !put_member(&pk, "data_parallel_rank");
     bad |= msgpack_pack_uint32(&pk, rank) < 0;
     if (bad) {
         msgpack_sbuffer_destroy(&out);

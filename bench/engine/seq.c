@@ -200,21 +200,41 @@ void bt_seq_fill(struct bt_seq *seq, uint32_t from)
     }
 }
 
+static void name_block(struct bt_seq *seq, uint32_t i)
+{
+    struct bt_engine *e = seq->engine;
+    uint32_t size = seq->oracle.block_tokens;
+    const struct bt_block_content content = {
+        .block = seq->blocks[i],
+        .parent = i > 0 ? seq->blocks[i - 1] : BT_POOL_NONE,
+        .key = seq->keys[i],
+        .tokens = seq->tokens + (size_t)i * size,
+        .token_count = size,
+        .ns = seq->oracle.ns,
+        .lora = seq->adapter < 0 ? NULL : e->adapters[seq->adapter],
+        .salt = seq->salt_bytes > 0 ? seq->salt : NULL,
+        .salt_bytes = (uint32_t)seq->salt_bytes,
+    };
+    bt_block_names_set(&e->names, &content);
+}
+
 static void announce(struct bt_seq *seq, uint32_t from, uint32_t to)
 {
     struct bt_engine *e = seq->engine;
     uint32_t size = seq->oracle.block_tokens;
     for (uint32_t i = from; i < to; i++) {
         bt_pool_register(&e->pool, seq->blocks[i], seq->keys[i]);
+        name_block(seq, i);
+        e->names.scratch[i - from] = e->names.handles[seq->blocks[i]];
     }
     if (e->events == NULL || from >= to) {
         return;
     }
     struct bt_event_store store = {
-        .hashes = seq->keys + from,
+        .hashes = e->names.scratch,
         .hash_count = to - from,
         .has_parent = from > 0,
-        .parent = from > 0 ? seq->keys[from - 1] : 0,
+        .parent = from > 0 ? e->names.handles[seq->blocks[from - 1]] : 0,
         .tokens = seq->tokens + (size_t)from * size,
         .token_count = (to - from) * size,
         .block_tokens = bt_engine_announced_block(e),

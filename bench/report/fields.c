@@ -126,6 +126,9 @@ static void add_result(const struct bt_report_result *from, double share,
     mean->nic_imbalance += from->nic_imbalance * share;
     mean->wall_s += from->wall_s * share;
     mean->sim_s += from->sim_s * share;
+    mean->predicted_share += from->predicted_share * share;
+    mean->realised_share += from->realised_share * share;
+    mean->wrong_credit += from->wrong_credit * share;
     mean->wait_max_s = fmax(mean->wait_max_s, from->wait_max_s);
     mean->requests += from->requests;
     mean->prefetches += from->prefetches;

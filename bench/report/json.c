@@ -172,11 +172,14 @@ static void knowledge_json(FILE *to, const struct bt_sim_knowledge *k)
     report_json_number(to, "event_loss", k->event_loss);
     fprintf(to,
             ",\"event_replay\":%s,\"event_reorder\":%s,"
-            "\"events_off\":%s,\"calibrate\":%s,"
-            "\"output_known\":%u}",
+            "\"events_off\":%s,\"approximate\":%s,"
+            "\"approximate_ttl_ns\":%lld,\"self_check\":%s,"
+            "\"calibrate\":%s,\"output_known\":%u}",
             k->event_replay ? "true" : "false",
             k->event_reorder ? "true" : "false",
-            k->events_off ? "true" : "false", k->calibrate ? "true" : "false",
+            k->events_off ? "true" : "false", k->approximate ? "true" : "false",
+            (long long)(k->approximate ? k->approximate_ttl_ns : 0),
+            k->self_check ? "true" : "false", k->calibrate ? "true" : "false",
             k->output_known);
 }
 

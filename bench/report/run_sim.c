@@ -130,6 +130,28 @@ static int64_t transfers_to_avoid(const struct bt_sim_config *config,
     return -1;
 }
 
+/* What was counted on at the prefill worker against what was there. */
+static void credit(const struct bt_sim_result *from,
+                   struct bt_report_result *out)
+{
+    double input = 0, predicted = 0, realised = 0, missing = 0;
+
+    for (size_t i = 0; i < from->count; i++) {
+        const struct bt_sim_record *r = &from->records[i];
+
+        if (!r->measured || r->prefill_start_ns <= 0)
+            continue;
+        input += r->input_tokens;
+        predicted += r->predicted_overlap;
+        realised += r->cached_tokens;
+        if (r->predicted_overlap > r->cached_tokens)
+            missing += r->predicted_overlap - r->cached_tokens;
+    }
+    out->predicted_share = input > 0 ? predicted / input : 0;
+    out->realised_share = input > 0 ? realised / input : 0;
+    out->wrong_credit = predicted > 0 ? missing / predicted : 0;
+}
+
 static void digest(const struct bt_sim_config *config,
                    const struct bt_sim_result *from,
                    struct bt_report_result *out)
@@ -147,6 +169,7 @@ static void digest(const struct bt_sim_config *config,
     out->check_failures = from->check_failures;
     snprintf(out->first_failure, sizeof(out->first_failure), "%s",
              from->first_failure);
+    credit(from, out);
     out->nic_imbalance = nic_imbalance(from);
     out->wait_max_s = wait_max(from);
     out->prefetches = from->counters.prefetches;

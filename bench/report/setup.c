@@ -2,7 +2,8 @@
  * configuration of each cell. Leaves the meaning of knobs to the policies.
  * A specification is NAME[:knob=a|b,knob=c][+switch...]; switches belong to
  * the arm, not to the policy: +hold +nohold +local +nolocal +fetch +nofetch
- * +prefetch +noprefetch +prices +noprices +aggregated. */
+ * +prefetch +noprefetch +approximate +noapproximate +selfcheck +noselfcheck
+ * +prices +noprices +aggregated. */
 #include "report_priv.h"
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,11 @@ static const struct {
     {"nofetch", offsetof(struct bt_report_arm, fetch), BT_REPORT_OFF},
     {"prefetch", offsetof(struct bt_report_arm, prefetch), BT_REPORT_ON},
     {"noprefetch", offsetof(struct bt_report_arm, prefetch), BT_REPORT_OFF},
+    {"approximate", offsetof(struct bt_report_arm, approximate), BT_REPORT_ON},
+    {"noapproximate", offsetof(struct bt_report_arm, approximate),
+     BT_REPORT_OFF},
+    {"selfcheck", offsetof(struct bt_report_arm, self_check), BT_REPORT_ON},
+    {"noselfcheck", offsetof(struct bt_report_arm, self_check), BT_REPORT_OFF},
     {"prices", offsetof(struct bt_report_arm, prices), BT_REPORT_ON},
     {"noprices", offsetof(struct bt_report_arm, prices), BT_REPORT_OFF},
 };
@@ -121,7 +127,8 @@ static const char *take_apart(struct grid *grid, const char *spec,
     while (switches) {
         if (take_switch(arm, cut(&switches, "+")) != BT_OK)
             return "after + stands one of hold, nohold, local, nolocal, "
-                   "fetch, nofetch, prefetch, noprefetch, prices, noprices, "
+                   "fetch, nofetch, prefetch, noprefetch, approximate, "
+                   "noapproximate, selfcheck, noselfcheck, prices, noprices, "
                    "aggregated";
     }
     grid->policy = cut(&knobs, ":");
@@ -239,6 +246,8 @@ void bt_report_config(const struct bt_report_setup *setup, uint32_t scenario,
     flip(a->local, &out->local);
     flip(a->fetch, &out->fetch);
     flip(a->prefetch, &out->hold.prefetch);
+    flip(a->approximate, &out->knowledge.approximate);
+    flip(a->self_check, &out->knowledge.self_check);
     if (a->prices == BT_REPORT_OFF)
         memset(&out->prices, 0, sizeof(out->prices));
     if (seed == 0 && setup->regret_every > 0)

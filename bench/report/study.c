@@ -333,6 +333,9 @@ enum bt_status bt_report_study(const char *name,
     if (strcmp(name, "ablation") == 0)
         return study_ablation(setup, options, to, failed_out, error_out,
                               error_size);
+    if (strcmp(name, "staleness") == 0)
+        return study_staleness(setup, options, to, failed_out, error_out,
+                               error_size);
     while (which < 3 && strcmp(STUDIES[which].name, name) != 0)
         which++;
     if (which == 3)

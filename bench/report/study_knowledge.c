@@ -16,19 +16,26 @@
         }                                                                      \
     }
 /* At 80 % of the best capacity, where rules part, and at 30 %, where power of
- * two has no queue to lose by. */
-#define ROW(id, text, ...)                                                     \
-    {                                                                          \
-        id,                                                                    \
-        text,                                                                  \
-        {WORLD, .load = 0.8, __VA_ARGS__},                                     \
-        "joint",                                                               \
-        {"power_of_two"},                                                      \
-        FLOORS},                                                               \
+ * two has no queue to lose by. `other`: one more rival, or NULL. */
+#define ROW_OF(id, text, subject, other, ...)                                  \
+    {id,                                                                       \
+     text,                                                                     \
+     {WORLD, .load = 0.8, __VA_ARGS__},                                        \
+     subject,                                                                  \
+     {"power_of_two", other},                                                  \
+     FLOORS},                                                                  \
     {                                                                          \
         id "l", text ", 30 % load", {WORLD, .load = 0.3, __VA_ARGS__},         \
-            "joint", {"power_of_two"}, FLOORS                                  \
+            subject, {"power_of_two", other}, FLOORS                           \
     }
+#define ROW(id, text, ...) ROW_OF(id, text, "joint", NULL, __VA_ARGS__)
+/* Events that cannot be believed: by the fallback (guesses from placements,
+ * self-check), which must not lose to doing without it; and without. */
+#define BARE "joint+noapproximate+noselfcheck"
+#define BLIND(id, text, ...)                                                   \
+    ROW_OF(id, text ": guessed, checked", "joint+approximate+selfcheck", BARE, \
+           __VA_ARGS__),                                                       \
+        ROW_OF(id "n", text ": no fallback", BARE, NULL, __VA_ARGS__)
 #define MS 1000000LL
 
 const struct study_row STUDY_KNOWLEDGE[] = {
@@ -43,10 +50,14 @@ const struct study_row STUDY_KNOWLEDGE[] = {
     ROW("K8", "telemetry 500 ms old", .stale_ns = 500 * MS),
     ROW("K9", "1 % of event batches lost", .event_loss = 0.01),
     ROW("K10", "10 % of event batches lost", .event_loss = 0.1),
-    ROW("K11", "no events at all", .event_loss = 1),
+    BLIND("K11", "no events at all", .event_loss = 1),
     ROW("K12", "one decode NIC silently at 25 %", .degraded = 0.25),
     ROW("K13", "costs of workers and links shuffled, half the NICs at 1/8",
         .slow_nic = 1562500000ULL, .shuffled = true),
+    BLIND("K14", "1 % of event batches lost for good", .event_loss = 0.01,
+          .no_replay = true),
+    BLIND("K15", "10 % of event batches lost for good", .event_loss = 0.1,
+          .no_replay = true),
 };
 const size_t STUDY_KNOWLEDGE_COUNT =
     sizeof(STUDY_KNOWLEDGE) / sizeof(STUDY_KNOWLEDGE[0]);

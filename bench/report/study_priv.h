@@ -29,6 +29,7 @@ struct study_world {
     bool shuffled;
     int64_t stale_ns;    /* age of telemetry and its period; < 0: none */
     double event_loss;   /* 1: no events at all */
+    bool no_replay;      /* what is lost is lost for good */
     double nic_fault_at; /* share of the arrivals after which the first decode
                             worker's NIC falls to 25 %; 0: never */
 };
@@ -113,6 +114,12 @@ const char *study_measure_name(enum study_measure measure);
  * bt_micro_place gives. */
 extern const struct study_row STUDY_COST;
 enum bt_status study_cost(struct study_outcome *out);
+
+/* A grid of lag x loss x replay; of the setup only the first scenario. */
+enum bt_status study_staleness(const struct bt_report_setup *user,
+                               const struct bt_report_study_options *options,
+                               FILE *to, size_t *failed_out, char *error_out,
+                               size_t error_size);
 
 /* The table of steps; the other studies are tables of rows. */
 enum bt_status study_ablation(const struct bt_report_setup *user,

@@ -97,6 +97,7 @@ static void make_knowledge(struct bt_sim_knowledge *k,
     }
     if (w->event_loss > 0)
         k->event_loss = w->event_loss;
+    k->event_replay = k->event_replay && !w->no_replay;
     k->events_off = k->events_off || w->event_loss >= 1;
 }
 

@@ -147,7 +147,7 @@ void report_describe_knowledge(const struct bt_sim_knowledge *k, char *text,
 {
     snprintf(text, size,
              "compute %+.0f %%, links %+.0f %%%s, telemetry %s%.0f ms "
-             "(%.0f ms late), events %s%.0f ms late, %.3g %% lost%s, %s%s",
+             "(%.0f ms late), events %s%.0f ms late, %.3g %% lost%s%s%s, %s%s",
              k->compute_bias * 100, k->link_bias * 100,
              k->shuffled_costs ? ", costs shuffled" : "",
              k->telemetry_ns > 0 ? "every " : "off ",
@@ -155,6 +155,8 @@ void report_describe_knowledge(const struct bt_sim_knowledge *k, char *text,
              k->events_off ? "off " : "", (double)k->event_lag_ns / 1e6,
              k->event_loss * 100,
              k->event_loss > 0 && !k->event_replay ? " for good" : "",
+             k->approximate ? "" : ", no guesses",
+             k->self_check ? "" : ", no self-check",
              k->calibrate ? "learning" : "not learning",
              k->output_known ? ", output length told" : "");
 }

@@ -1,15 +1,17 @@
 /* KV events from the caches to the core: what one instant changed on a worker
  * is a batch. A batch arrives after its lag, in order unless told otherwise.
  * One that is lost is noticed by the number of the next one. What follows is
- * what the live shell does (shell/kv_stream.c): the missing ones are asked
+ * what the live plane does (orchestrator/events): the missing ones are asked
  * for, later ones are held and the stream is syncing; the answer is all that
  * the engine had sent when it was asked. Unless that comes, after three asks,
  * or without a replay socket, the stream goes on without what was missed, as
  * degraded: nothing is forgotten, and a removal may have been missed.
  *
  *   exact --gap--> syncing --answer--> exact
- *     |               \--3 x silent--> degraded, for good
- *     \------gap, no replay-----------/
+ *     |               \--3 x silent--> degraded --aged out--> partial
+ *     \------gap, no replay-----------/  (as many blocks stored as it has)
+ *
+ * Unlike the live plane it does not read a stream anew after a failed replay.
  *
  * Invariant: held[0] is a lost batch; a lost one is applied only out of a
  * replay.
@@ -247,13 +249,52 @@ bool sim_kv_flush(struct sim *s)
 /* ---- the receiver ---- */
 
 static void tell_state(struct sim *s, uint32_t worker,
-                       enum bt_stream_state state)
+                       enum bt_stream_state state, enum bt_stream_cause cause)
 {
     struct bt_event event = {.type = BT_EV_KV_STREAM};
 
     event.u.kv_stream.worker = worker;
     event.u.kv_stream.state = state;
+    event.u.kv_stream.cause = cause;
     sim_step_core(s, &event);
+}
+
+static void tell_worth(struct sim *s, uint32_t worker)
+{
+    const struct sim_kv_stream *stream = &s->kv.streams[worker];
+
+    if (stream->hole)
+        tell_state(s, worker, BT_STREAM_DEGRADED, stream->hole_cause);
+    else if (stream->missed)
+        tell_state(s, worker, BT_STREAM_PARTIAL, BT_CAUSE_AGED_OUT);
+    else
+        tell_state(s, worker, BT_STREAM_EXACT, stream->exact_cause);
+}
+
+static void set_hole(struct sim_kv_stream *stream, enum bt_stream_cause cause)
+{
+    stream->hole = true;
+    stream->hole_cause = cause;
+    stream->stored = 0;
+}
+
+/* True: whatever the hole left behind has been evicted since. */
+static bool hole_is_over(const struct sim *s, uint32_t worker,
+                         const struct sim_kv_batch *b)
+{
+    struct sim_kv_stream *stream = &s->kv.streams[worker];
+    uint32_t blocks = s->workers[worker].tiers[BT_TIER_DEVICE].capacity;
+
+    if (!stream->hole)
+        return false;
+    for (uint32_t i = 0; i < b->item_count; i++)
+        if (!b->items[i].remove && b->items[i].tier == BT_TIER_DEVICE)
+            stream->stored += b->items[i].count;
+    if (blocks == 0 || stream->stored < blocks)
+        return false;
+    stream->hole = false;
+    stream->missed = true;
+    return true;
 }
 
 static void give_back(struct sim_kv_plane *k, uint32_t batch)
@@ -265,12 +306,18 @@ static void give_back(struct sim_kv_plane *k, uint32_t batch)
     k->flying_free = batch;
 }
 
+/* While it is syncing, what it is worth is told at the end of that. */
 static void take(struct sim *s, uint32_t batch)
 {
     struct sim_kv_batch *b = s->kv.flying[batch];
+    uint32_t worker = b->worker;
+    bool over;
 
-    apply(s, b->worker, b);
+    apply(s, worker, b);
+    over = hole_is_over(s, worker, b);
     give_back(&s->kv, batch);
+    if (over && !s->kv.streams[worker].syncing)
+        tell_worth(s, worker);
 }
 
 static bool hold(struct sim_kv_stream *stream, uint32_t batch)
@@ -303,7 +350,7 @@ static void ask_replay(struct sim *s, uint32_t worker)
     int64_t after = 3 * known->event_lag_ns + REPLAY_WORK_NS;
 
     if (!stream->syncing)
-        tell_state(s, worker, BT_STREAM_SYNCING);
+        tell_state(s, worker, BT_STREAM_SYNCING, BT_CAUSE_GAP);
     stream->syncing = true;
     stream->silent = bt_rng_unit(&s->rng_kv) < known->event_loss;
     stream->asked_ns = s->now_ns;
@@ -314,20 +361,23 @@ static void ask_replay(struct sim *s, uint32_t worker)
 }
 
 /* Those that came, without those that did not. */
-static void go_on_without(struct sim *s, uint32_t worker)
+static void go_on_without(struct sim *s, uint32_t worker,
+                          enum bt_stream_cause cause)
 {
     struct sim_kv_stream *stream = &s->kv.streams[worker];
 
+    stream->syncing = true; /* told once, at the end */
     for (uint32_t i = 0; i < stream->held_count; i++) {
-        if (s->kv.flying[stream->held[i]]->lost)
-            give_back(&s->kv, stream->held[i]);
-        else
+        if (!s->kv.flying[stream->held[i]]->lost) {
             take(s, stream->held[i]);
+            continue;
+        }
+        set_hole(stream, cause);
+        give_back(&s->kv, stream->held[i]);
     }
     stream->held_count = stream->asks = 0;
-    stream->hole = true;
     stream->syncing = false;
-    tell_state(s, worker, BT_STREAM_DEGRADED);
+    tell_worth(s, worker);
 }
 
 /* All up to the first one that was sent too late to be in the answer, and is
@@ -362,7 +412,7 @@ void sim_kv_replay(struct sim *s, uint32_t worker, uint64_t version)
         if (++stream->asks < ASKS_MAX)
             ask_replay(s, worker);
         else
-            go_on_without(s, worker);
+            go_on_without(s, worker, BT_CAUSE_REPLAY_FAILED);
         return;
     }
     stream->asks = 0;
@@ -371,7 +421,8 @@ void sim_kv_replay(struct sim *s, uint32_t worker, uint64_t version)
         return;
     }
     stream->syncing = false;
-    tell_state(s, worker, stream->hole ? BT_STREAM_DEGRADED : BT_STREAM_EXACT);
+    stream->exact_cause = BT_CAUSE_REPLAYED;
+    tell_worth(s, worker);
 }
 
 void sim_kv_arrive(struct sim *s, uint32_t batch)
@@ -395,7 +446,9 @@ void sim_kv_arrive(struct sim *s, uint32_t batch)
         return;
     }
     if (stream->held_count >= KEPT_MAX) {
-        go_on_without(s, worker);
+        go_on_without(s, worker,
+                      s->config->knowledge.event_replay ? BT_CAUSE_REPLAY_SHORT
+                                                        : BT_CAUSE_NO_REPLAY);
         return;
     }
     if (b->lost || stream->syncing)
@@ -403,7 +456,7 @@ void sim_kv_arrive(struct sim *s, uint32_t batch)
     if (s->config->knowledge.event_replay)
         ask_replay(s, worker);
     else
-        go_on_without(s, worker);
+        go_on_without(s, worker, BT_CAUSE_NO_REPLAY);
 }
 
 /* What a dead worker had not sent yet is never sent, and another process
@@ -417,5 +470,6 @@ void sim_kv_forget(struct sim *s, uint32_t worker)
     for (uint32_t i = 0; i < stream->held_count; i++)
         give_back(&s->kv, stream->held[i]);
     stream->held_count = stream->asks = 0;
-    stream->syncing = stream->hole = false;
+    stream->syncing = stream->hole = stream->missed = false;
+    stream->exact_cause = BT_CAUSE_FROM_START;
 }

@@ -11,6 +11,7 @@
 #define REQUESTS_MAX    32768u
 #define EFFECTS_MAX     16384u
 #define EXPECTED_TOKENS 512u
+#define APPROX_MAX      2097152u /* as `baton serve`: index.approximate_blocks */
 
 /* Every order of the workers is as likely. */
 static void permute(const struct sim *s, uint32_t *of)
@@ -148,6 +149,19 @@ static void size_index(const struct sim *s, struct bt_core_config *c)
         c->index_blocks_max = (uint32_t)s->config->trace->block_ids + 16;
 }
 
+/* More than the workers hold would only be wrong. */
+static void guesses(const struct sim *s, struct bt_core_config *c)
+{
+    const struct bt_sim_knowledge *k = &s->config->knowledge;
+
+    c->self_check = k->self_check;
+    if (!k->approximate)
+        return;
+    c->approx_ttl_ns = k->approximate_ttl_ns;
+    c->approx_blocks_max =
+        c->index_holdings_max < APPROX_MAX ? c->index_holdings_max : APPROX_MAX;
+}
+
 static void timeouts(const struct sim *s, struct bt_core_config *c)
 {
     if (s->config->fault_count == 0)
@@ -192,6 +206,7 @@ static struct bt_core_config core_config(struct sim *s)
     if (s->request_count < REQUESTS_MAX)
         c.requests_max = c.queue_max = (uint32_t)s->request_count;
     size_index(s, &c);
+    guesses(s, &c);
     timeouts(s, &c);
     s->told_model = (struct bt_core_model_config){
         .kv_bytes_per_token = s->cluster->kv_bytes_per_token,

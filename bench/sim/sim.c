@@ -34,6 +34,9 @@ void bt_sim_config_init(struct bt_sim_config *config)
                 .tpot_ns = 50 * BT_NS_PER_MS},
         .knowledge = {.telemetry_ns = 100 * BT_NS_PER_MS,
                       .event_replay = true,
+                      .approximate = true,
+                      .self_check = true,
+                      .approximate_ttl_ns = 3600 * BT_NS_PER_S,
                       .calibrate = true},
     };
 }
@@ -50,6 +53,8 @@ static const char *bad_knowledge(const struct bt_sim_knowledge *k)
         return "knowledge: a bias must be more than -1";
     if (k->telemetry_ns < 0 || k->telemetry_lag_ns < 0 || k->event_lag_ns < 0)
         return "knowledge: a time below 0";
+    if (k->approximate && k->approximate_ttl_ns <= 0)
+        return "knowledge: approximate_ttl must be above 0";
     if (!share_is_sane(k->event_loss))
         return "knowledge: event_loss is a share, 0..1";
     return NULL;

@@ -267,9 +267,12 @@ struct sim_kv_stream {
     int64_t last_ns; /* the last batch arrives */
     uint32_t *held;  /* batches from the first missing one on, by arrival */
     uint32_t held_count, held_capacity;
-    bool syncing;  /* a replay is asked for */
-    bool silent;   /* and nothing will come of it */
-    bool hole;     /* something was missed for good */
+    bool syncing;    /* a replay is asked for */
+    bool silent;     /* and nothing will come of it */
+    bool hole;       /* a removal may have been missed for good */
+    bool missed;     /* only stores may, since that hole has aged out */
+    uint64_t stored; /* blocks on the device, since the hole */
+    enum bt_stream_cause hole_cause, exact_cause;
     uint32_t asks; /* in a row that nothing came of */
     int64_t asked_ns;
     uint64_t version; /* of what is asked */

@@ -22,6 +22,7 @@ void sim_worker_ready(struct sim *s, uint32_t worker)
     event = (struct bt_event){.type = BT_EV_KV_STREAM};
     event.u.kv_stream.worker = worker;
     event.u.kv_stream.state = BT_STREAM_EXACT;
+    event.u.kv_stream.cause = BT_CAUSE_FROM_START;
     sim_tell(s, &event);
 }
 

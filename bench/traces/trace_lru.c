@@ -74,37 +74,54 @@ static uint64_t serve(struct lru *l, const struct bt_trace *trace,
     return tokens < q->input_tokens ? tokens : q->input_tokens;
 }
 
-/* Hits of the requests that the draws give to `worker`. */
+/* Hits of the requests that the draws give to `worker`; leaves the nodes as it
+ * found them. */
 static uint64_t run(struct lru *l, const struct bt_trace *trace,
-                    uint32_t workers, uint32_t worker)
+                    const uint16_t *draws, uint32_t worker)
 {
     uint64_t hits = 0;
-    struct bt_rng rng;
 
-    memset(l->nodes, 0, l->ids * sizeof(*l->nodes));
     l->newest = l->oldest = NONE;
     l->count = 0;
-    bt_rng_seed(&rng, SEED);
     for (size_t i = 0; i < trace->count; i++)
-        if (bt_rng_below(&rng, workers) == worker)
+        if (draws[i] == worker)
             hits += serve(l, trace, &trace->requests[i]);
+    for (uint32_t id = l->newest; id != NONE; id = l->nodes[id].older)
+        l->nodes[id].held = false;
     return hits;
+}
+
+uint16_t *trace_draws(size_t count, uint32_t workers)
+{
+    uint16_t *draws = malloc((count + 1) * sizeof(*draws));
+    struct bt_rng rng;
+
+    bt_rng_seed(&rng, SEED);
+    for (size_t i = 0; draws && i < count; i++)
+        draws[i] = (uint16_t)bt_rng_below(&rng, workers);
+    return draws;
 }
 
 enum bt_status trace_lru(const struct bt_trace *trace, uint32_t workers,
                          uint32_t blocks, double *ratio_out)
 {
     struct lru l = {.ids = (size_t)trace->block_ids, .limit = blocks};
+    enum bt_status status = BT_OK;
     uint64_t hits = 0, tokens = 0;
+    uint16_t *draws;
 
     if (l.ids >= NONE)
         return BT_TOO_LARGE;
-    l.nodes = malloc((l.ids + 1) * sizeof(*l.nodes));
-    if (!l.nodes)
-        return BT_NO_MEMORY;
-    for (uint32_t w = 0; w < workers; w++)
-        hits += run(&l, trace, workers, w);
+    l.nodes = calloc(l.ids + 1, sizeof(*l.nodes));
+    draws = trace_draws(trace->count, workers);
+    if (!l.nodes || !draws)
+        status = BT_NO_MEMORY;
+    for (uint32_t w = 0; status == BT_OK && w < workers; w++)
+        hits += run(&l, trace, draws, w);
     free(l.nodes);
+    free(draws);
+    if (status != BT_OK)
+        return status;
     for (size_t i = 0; i < trace->count; i++)
         tokens += trace->requests[i].input_tokens;
     *ratio_out = tokens ? (double)hits / (double)tokens : 0;

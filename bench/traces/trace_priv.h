@@ -100,6 +100,13 @@ enum bt_status burstgpt_line(struct trace_reader *r);
 
 /* ---- statistics ---- */
 
+#define TRACE_WORKERS_MAX 4096u
+/* Leading blocks that every request has. */
+uint32_t trace_common_blocks(const struct bt_trace *trace);
+/* The worker of each request when they are spread at random (seeded, always
+ * alike). malloc'd; NULL: out of memory. workers <= TRACE_WORKERS_MAX. */
+uint16_t *trace_draws(size_t count, uint32_t workers);
+
 /* Token hit ratio of `workers` LRU caches of `blocks` blocks each when every
  * request goes to a random one (seeded). BT_NO_MEMORY. */
 enum bt_status trace_lru(const struct bt_trace *trace, uint32_t workers,

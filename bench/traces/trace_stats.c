@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKERS_MAX 4096u
-
 static const uint32_t LRU_BLOCKS[6] = {1000, 3000, 10000, 30000, 50000, 100000};
 
 struct block {
@@ -90,7 +88,7 @@ static void arrivals(const struct bt_trace *trace, struct bt_trace_stats *s)
     s->interarrival_cv = sqrt(sum2 / (double)gaps) / mean;
 }
 
-static uint32_t common_blocks(const struct bt_trace *trace)
+uint32_t trace_common_blocks(const struct bt_trace *trace)
 {
     const struct bt_trace_request *first = &trace->requests[0];
     uint32_t common = first->block_count;
@@ -144,7 +142,7 @@ static void use(struct reuse *u, const struct bt_trace *trace,
 static enum bt_status reuse(const struct bt_trace *trace,
                             struct bt_trace_stats *s)
 {
-    struct reuse u = {.common = common_blocks(trace)};
+    struct reuse u = {.common = trace_common_blocks(trace)};
     double count = (double)trace->count;
 
     u.blocks = calloc((size_t)trace->block_ids, sizeof(*u.blocks));
@@ -187,7 +185,7 @@ enum bt_status bt_trace_stats_get(const struct bt_trace *trace,
     struct bt_trace_stats s = {.requests = trace->count, .workers = workers};
     enum bt_status status;
 
-    if (workers == 0 || workers > WORKERS_MAX || trace->count == 0)
+    if (workers == 0 || workers > TRACE_WORKERS_MAX || trace->count == 0)
         return BT_INVALID;
     status = lengths(trace, &s);
     if (status != BT_OK)

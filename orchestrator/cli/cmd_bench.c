@@ -1,5 +1,6 @@
 /* baton bench: micro benchmarks with stated units. The measuring is
  * bench/micro's; this file reads options and prints. */
+#include "cmd_bench.h"
 #include "baton/base/units.h"
 #include "baton/bench/cluster.h"
 #include "baton/bench/micro.h"
@@ -11,10 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#define UNSET    UINT64_MAX
+#define REQUESTS 4000 /* http, when not told */
+
 struct options {
-    uint64_t seed, requests, connections, streams, largest;
+    uint64_t seed, requests, connections, streams, largest, cache;
     int64_t duration;
-    const char *output;
+    const char *output, *trace, *workers, *block_tokens;
     bool verbose;
 };
 
@@ -24,7 +28,8 @@ static const struct bt_option table[] = {
      AT(output)},
     {"seed", 's', BT_OPTION_U64, "N", "of generated inputs (1)", AT(seed)},
     {"requests", 'n', BT_OPTION_U64, "N",
-     "http: requests per latency figure (4000)", AT(requests)},
+     "http: requests per latency figure (4000); index: of the trace (all)",
+     AT(requests)},
     {"duration", 'd', BT_OPTION_DURATION, "TIME",
      "http: length of a throughput run (2s)", AT(duration)},
     {"connections", 'c', BT_OPTION_U64, "N",
@@ -33,6 +38,15 @@ static const struct bt_option table[] = {
      "http: streams held open for the memory figure (1000)", AT(streams)},
     {"largest", 0, BT_OPTION_U64, "N",
      "place: leave out fleets beyond N x N workers (1000)", AT(largest)},
+    {"trace", 't', BT_OPTION_STRING, "FILE",
+     "index: a trace, or the name of one (conversation, else synthetic)",
+     AT(trace)},
+    {"workers", 'w', BT_OPTION_STRING, "LIST",
+     "index: caches that requests are spread over (8,64,1000)", AT(workers)},
+    {"block-tokens", 0, BT_OPTION_STRING, "LIST",
+     "index: tokens per indexed block (the trace's)", AT(block_tokens)},
+    {"cache", 0, BT_OPTION_U64, "N",
+     "index: of a worker, in blocks of the trace (by the trace)", AT(cache)},
     {"verbose", 'v', BT_OPTION_FLAG, NULL, "http: show serve's messages",
      AT(verbose)},
     {NULL, 0, BT_OPTION_FLAG, NULL, NULL, 0},
@@ -49,8 +63,6 @@ static int check(const struct options *o)
 {
     if (strcmp(o->output, "table") != 0 && strcmp(o->output, "json") != 0)
         return usage("--output is table or json");
-    if (o->requests < 1 || o->requests > 1000000)
-        return usage("--requests is 1 to 1000000");
     if (o->connections < 1 || o->connections > 1024)
         return usage("--connections is 1 to 1024");
     if (o->streams > 3000)
@@ -60,6 +72,23 @@ static int check(const struct options *o)
     if (o->duration <= 0 || o->duration > 600 * BT_NS_PER_S)
         return usage("--duration is above 0 and at most 10m");
     return 0;
+}
+
+static int run_index(const struct options *o)
+{
+    const struct bench_index_options index = {
+        .trace = o->trace,
+        .workers = o->workers,
+        .block_tokens = o->block_tokens,
+        .requests = o->requests == UNSET ? 0 : o->requests,
+        .cache = o->cache == UNSET ? 0 : o->cache,
+        .seed = o->seed,
+        .json = strcmp(o->output, "json") == 0,
+    };
+
+    if (o->requests == 0 || o->cache == 0)
+        return usage("index: --requests and --cache are at least 1");
+    return bench_index_run(&index);
 }
 
 static int run_http(const struct options *o, struct bt_micro_report *report)
@@ -107,16 +136,39 @@ static int print(const struct options *o, const struct bt_micro_report *report)
     return BT_EXIT_FAILED;
 }
 
+/* http and place: rows with a unit. */
+static int run_rows(const struct options *o, bool http)
+{
+    struct bt_micro_report *report;
+    int code;
+
+    if (o->trace || o->workers || o->block_tokens || o->cache != UNSET)
+        return usage("--trace, --workers, --block-tokens and --cache belong to "
+                     "index");
+    if (o->requests < 1 || o->requests > 1000000)
+        return usage("--requests is 1 to 1000000");
+    report = calloc(1, sizeof(*report));
+    if (!report) {
+        fprintf(stderr, "baton bench: out of memory\n");
+        return BT_EXIT_FAILED;
+    }
+    code = http ? run_http(o, report) : run_place(o, report);
+    if (code == 0)
+        code = print(o, report);
+    free(report);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     struct options o = {.seed = 1,
-                        .requests = 4000,
+                        .requests = UNSET,
                         .connections = 32,
                         .streams = 1000,
                         .largest = 1000,
+                        .cache = UNSET,
                         .duration = 2 * BT_NS_PER_S,
                         .output = "table"};
-    struct bt_micro_report *report;
     int first,
         code = bt_options_parse(&bt_command_bench, argc, argv, &o, &first);
 
@@ -126,31 +178,22 @@ static int run(int argc, char **argv)
     if (code != 0)
         return code;
     if (argc - first != 1)
-        return usage("say what to measure: http or place");
-    if (strcmp(argv[first], "http") != 0 && strcmp(argv[first], "place") != 0) {
-        fprintf(stderr, "baton bench: '%s' is neither http nor place\n",
-                argv[first]);
-        return BT_EXIT_USAGE;
-    }
-    report = calloc(1, sizeof(*report));
-    if (!report) {
-        fprintf(stderr, "baton bench: out of memory\n");
-        return BT_EXIT_FAILED;
-    }
-    if (strcmp(argv[first], "http") == 0)
-        code = run_http(&o, report);
-    else
-        code = run_place(&o, report);
-    if (code == 0)
-        code = print(&o, report);
-    free(report);
-    return code;
+        return usage("say what to measure: http, place or index");
+    if (strcmp(argv[first], "index") == 0)
+        return run_index(&o);
+    if (o.requests == UNSET)
+        o.requests = REQUESTS;
+    if (strcmp(argv[first], "http") == 0 || strcmp(argv[first], "place") == 0)
+        return run_rows(&o, strcmp(argv[first], "http") == 0);
+    fprintf(stderr, "baton bench: '%s' is neither http, place nor index\n",
+            argv[first]);
+    return BT_EXIT_USAGE;
 }
 
 const struct bt_command bt_command_bench = {
     .name = "bench",
-    .summary = "micro benchmarks: HTTP path and placement, with units",
-    .arguments = "http|place",
+    .summary = "micro benchmarks: HTTP path, placement, index, with units",
+    .arguments = "http|place|index",
     .options = table,
     .run = run,
 };

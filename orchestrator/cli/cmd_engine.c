@@ -19,7 +19,8 @@
 
 struct engine_options {
     const char *name, *role, *address, *model, *preset, *encoding;
-    const char *events, *replay, *topic, *failure, *transports;
+    const char *events, *connect, *replay, *framing, *topic, *hash;
+    const char *failure, *transports;
     uint64_t port, block_size, blocks, seqs, kv_bytes, layers, model_len;
     uint64_t layout_version, seed, event_buffer;
     double speedup;
@@ -70,12 +71,20 @@ static const struct bt_option options[] = {
      "answer 200 before the first token, as vLLM does", AT(stream_eager)},
     {"events", 0, BT_OPTION_STRING, "ENDPOINT",
      "KV events, PUB, bound (tcp://127.0.0.1:*)", AT(events)},
+    {"events-connect", 0, BT_OPTION_STRING, "ENDPOINT",
+     "connect PUB to the orchestrator's socket instead of binding it",
+     AT(connect)},
     {"replay", 0, BT_OPTION_STRING, "ENDPOINT",
-     "replay of events, ROUTER, bound (tcp://127.0.0.1:*)", AT(replay)},
-    {"events-topic", 0, BT_OPTION_STRING, "TOPIC", "first frame (kv-events)",
-     AT(topic)},
-    {"event-encoding", 0, BT_OPTION_STRING, "FORM", "array or map (map)",
-     AT(encoding)},
+     "replay of events, ROUTER, bound; none (tcp://127.0.0.1:*)", AT(replay)},
+    {"replay-framing", 0, BT_OPTION_STRING, "FORM",
+     "new, or old: replies without a topic (new)", AT(framing)},
+    {"events-topic", 0, BT_OPTION_STRING, "TOPIC",
+     "first frame (kv-events; connected: kv@ADDRESS:PORT@MODEL)", AT(topic)},
+    {"event-encoding", 0, BT_OPTION_STRING, "FORM",
+     "array, map or mapbatch (map)", AT(encoding)},
+    {"event-hash", 0, BT_OPTION_STRING, "KIND",
+     "int, bytes, or vLLM's sha256_cbor[:SEED], xxhash_cbor[:SEED] (int)",
+     AT(hash)},
     {"event-buffer", 0, BT_OPTION_U64, "N", "batches kept for replay (10000)",
      AT(event_buffer)},
     {"no-events", 0, BT_OPTION_FLAG, NULL, "no event plane", AT(no_events)},
@@ -153,18 +162,69 @@ static int read_words(const struct engine_options *o,
                       struct bt_engine_config *c)
 {
     int code = read_role(o->role, &c->role);
-    bool map = strcmp(o->encoding, "map") == 0;
     bool recompute = strcmp(o->failure, "recompute") == 0;
-    if (code == BT_EXIT_OK && !map && strcmp(o->encoding, "array") != 0) {
-        code = usage("--event-encoding is array or map", o->encoding);
-    }
     if (code == BT_EXIT_OK && !recompute && strcmp(o->failure, "fail") != 0) {
         code =
             usage("--kv-load-failure-policy is fail or recompute", o->failure);
     }
-    c->events_as_maps = map;
     c->recompute = recompute;
     return code;
+}
+
+static int read_form(const char *text, enum bt_engine_event_form *out)
+{
+    static const char *const names[] = {"array", "map", "mapbatch"};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *out = (enum bt_engine_event_form)i;
+            return BT_EXIT_OK;
+        }
+    }
+    return usage("--event-encoding is array, map or mapbatch", text);
+}
+
+/* int, bytes, ALGORITHM[:SEED], seed 0 by default. */
+static int read_hash(const char *text, struct bt_engine_config *c)
+{
+    static char name[32];
+    c->event_hash_bytes = strcmp(text, "bytes") == 0;
+    if (c->event_hash_bytes || strcmp(text, "int") == 0) {
+        return BT_EXIT_OK;
+    }
+    const char *colon = strchr(text, ':');
+    snprintf(name, sizeof(name), "%.*s",
+             (int)(colon != NULL ? colon - text : (long)strlen(text)), text);
+    c->event_hash_seed = colon != NULL ? colon + 1 : "0";
+    if (bt_engine_hash_find(name, &c->event_hash) != BT_OK ||
+        c->event_hash == BT_ENGINE_HASH_NONE || c->event_hash_seed[0] == '\0') {
+        return usage("--event-hash is int, bytes, sha256_cbor[:SEED] or "
+                     "xxhash_cbor[:SEED]",
+                     text);
+    }
+    return BT_EXIT_OK;
+}
+
+/* The event plane. */
+static int read_events(const struct engine_options *o,
+                       struct bt_engine_config *c)
+{
+    c->events = !o->no_events;
+    c->events_connect = o->connect;
+    c->events_topic = o->topic;
+    c->replay_bare = strcmp(o->framing, "old") == 0;
+    c->replay_endpoint = strcmp(o->replay, "none") == 0 ? NULL : o->replay;
+    if (o->connect != NULL && o->events != NULL) {
+        return usage("--events and --events-connect exclude each other",
+                     o->connect);
+    }
+    if (o->events != NULL) {
+        c->events_endpoint = o->events;
+    }
+    if (!c->replay_bare && strcmp(o->framing, "new") != 0) {
+        return usage("--replay-framing is new or old", o->framing);
+    }
+    int code = read_form(o->encoding, &c->event_form);
+    return code != BT_EXIT_OK ? code : read_hash(o->hash, c);
 }
 
 static int read_preset(const struct engine_options *o,
@@ -220,10 +280,6 @@ static int read_options(const struct engine_options *o,
     c->lease_ns = o->lease_ns;
     c->pull_timeout_ns = o->pull_timeout_ns;
     c->stream_eager = o->stream_eager;
-    c->events = !o->no_events;
-    c->events_endpoint = o->events;
-    c->replay_endpoint = o->replay;
-    c->events_topic = o->topic;
     c->transports = o->transports;
     c->faults = o->faults.items;
     c->fault_count = o->faults.count;
@@ -238,6 +294,7 @@ static int read_options(const struct engine_options *o,
         }
     }
     int code = read_words(o, c);
+    code = code != BT_EXIT_OK ? code : read_events(o, c);
     code = code != BT_EXIT_OK ? code : read_preset(o, c);
     return code != BT_EXIT_OK ? code : read_numbers(o, c);
 }
@@ -254,9 +311,9 @@ static void set_defaults(struct engine_options *o)
     o->preset = "h100-8b-tp1";
     o->encoding = "map";
     o->failure = "fail";
-    o->events = c.events_endpoint;
     o->replay = c.replay_endpoint;
-    o->topic = c.events_topic;
+    o->framing = "new";
+    o->hash = "int";
     o->speedup = 1.0;
     o->block_size = c.block_tokens;
     o->blocks = c.block_count;

@@ -55,12 +55,20 @@ static const struct bt_option table[] = {
      AT(prices)},
     {"aggregated", 0, BT_OPTION_FLAG, NULL,
      "no disaggregation: all workers serve whole requests", AT(aggregated)},
-    {"event-lag", 0, BT_OPTION_DURATION, "TIME", "of KV events, mean",
+    {"event-lag", 0, BT_OPTION_STRING, "TIME",
+     "of KV events, mean; staleness: TIME,TIME,... (0s,100ms,1s,10s,1m)",
      AT(event_lag)},
-    {"event-loss", 0, BT_OPTION_DOUBLE, "SHARE", "of event batches; 1: none",
+    {"event-loss", 0, BT_OPTION_STRING, "SHARE",
+     "of event batches; 1: none; staleness: SHARE,SHARE,... (0,.01,.1)",
      AT(event_loss)},
     {"no-event-replay", 0, BT_OPTION_FLAG, NULL,
      "what is lost is not asked for again", AT(no_event_replay)},
+    {"approximate", 0, BT_OPTION_STRING, "ON",
+     "blocks guessed where events cannot be believed (on)", AT(approximate)},
+    {"approximate-ttl", 0, BT_OPTION_DURATION, "TIME",
+     "that a guessed block counts (1h)", AT(approximate_ttl)},
+    {"self-check", 0, BT_OPTION_STRING, "ON",
+     "predicted hits against what engines report (on)", AT(self_check)},
     {"telemetry", 0, BT_OPTION_DURATION, "TIME",
      "between reports of a worker, 0s: none (100ms)", AT(telemetry)},
     {"telemetry-lag", 0, BT_OPTION_DURATION, "TIME", "age of a report",
@@ -95,7 +103,7 @@ static const struct bt_option table[] = {
     {"loads", 0, BT_OPTION_STRING, "LIST",
      "report: shares of the best capacity (0.5,0.8,0.95,1.1)", AT(loads)},
     {"study", 0, BT_OPTION_STRING, "NAME",
-     "a verdict per cell: " BT_REPORT_STUDIES, AT(study)},
+     "a table with verdicts: " BT_REPORT_STUDIES, AT(study)},
     {"only", 0, BT_OPTION_STRING, "ID", "study: this row only", AT(only)},
     {"jobs", 'j', BT_OPTION_U64, "N", "processes at once (processors)",
      AT(jobs)},
@@ -215,6 +223,13 @@ static int run_report(const struct sim_options *o, struct sim_work *w)
     return BT_EXIT_OK;
 }
 
+/* Studies that are a table of rows, each with a verdict. */
+static bool has_rows(const struct sim_options *o)
+{
+    return strcmp(o->study, "ablation") != 0 &&
+           strcmp(o->study, "staleness") != 0;
+}
+
 static int run_study(const struct sim_options *o, struct sim_work *w)
 {
     struct bt_report_study_options options = {
@@ -225,15 +240,18 @@ static int run_study(const struct sim_options *o, struct sim_work *w)
 
     if (o->speeds.count > 0)
         options.load = w->speeds[0];
+    memcpy(options.lags, w->events.lags, sizeof(options.lags));
+    memcpy(options.losses, w->events.losses, sizeof(options.losses));
+    options.lag_count = w->events.lag_count;
+    options.loss_count = w->events.loss_count;
     status = bt_report_study(o->study, &w->setup, &options, stdout, &failed,
                              error, sizeof(error));
     if (status != BT_OK)
         return say(status, error);
     if (failed > 0)
         fprintf(stderr, "baton sim: %zu %s\n", failed,
-                strcmp(o->study, "ablation") == 0 ? "runs failed"
-                : failed == 1                     ? "verdict failed"
-                                                  : "verdicts failed");
+                has_rows(o) ? failed == 1 ? "verdict failed" : "verdicts failed"
+                            : "runs failed");
     return failed > 0 ? BT_EXIT_DIFFERENT : BT_EXIT_OK;
 }
 
@@ -253,8 +271,8 @@ static int check_together(const struct sim_options *o)
                      "rate of a recorded one");
     if (o->only && !o->study)
         return usage("--only belongs to --study");
-    if (o->only && strcmp(o->study, "ablation") == 0)
-        return usage("--only does nothing for the ablation");
+    if (o->only && !has_rows(o))
+        return usage("--only does nothing for ablation and staleness");
     if (o->study && o->policies.count > 0)
         return usage("--policy does nothing with --study: its rows name the "
                      "policies");
@@ -279,8 +297,6 @@ static int check(const struct sim_options *o)
         return usage("--output is table or json");
     if (modes > 1)
         return usage("one of --capacity, --report and --study");
-    if (o->event_loss > 1)
-        return usage("--event-loss is a share, 0 to 1");
     if (o->warmup >= 0.9)
         return usage("--warmup is a share below 0.9");
     if (o->jobs > BT_REPORT_JOBS_MAX)
@@ -362,8 +378,7 @@ static int run(int argc, char **argv)
                             .warmup = -1,
                             .lead = -1,
                             .patience = -1,
-                            .event_lag = -1,
-                            .event_loss = -1,
+                            .approximate_ttl = -1,
                             .telemetry = -1,
                             .telemetry_lag = -1,
                             .jitter = -1};

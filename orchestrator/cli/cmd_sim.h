@@ -11,12 +11,20 @@ struct sim_options {
     struct bt_option_list policies, speeds, faults;
     const char *cluster, *fabric, *trace, *generate, *seeds, *hold, *local,
         *fetch, *prefetch, *prices, *bias, *degrade, *output, *report, *subject,
-        *loads, *study, *only, *journal;
+        *loads, *study, *only, *journal, *event_lag, *event_loss, *approximate,
+        *self_check;
     uint64_t requests, jobs, regret;
-    double rate, event_loss, warmup;
-    int64_t lead, patience, event_lag, telemetry, telemetry_lag, jitter;
+    double rate, warmup;
+    int64_t lead, patience, telemetry, telemetry_lag, jitter, approximate_ttl;
     bool aggregated, check, capacity, tune, median, verbose, list, no_learning,
         output_known, no_event_replay;
+};
+
+/* --event-lag and --event-loss; counts 0: not given. */
+struct sim_events {
+    int64_t lags[BT_REPORT_EVENTS_MAX];
+    double losses[BT_REPORT_EVENTS_MAX];
+    size_t lag_count, loss_count;
 };
 
 /* Everything a run needs; large, on the heap. */
@@ -30,12 +38,15 @@ struct sim_work {
     uint32_t speed_count;
     double loads[BT_REPORT_LOADS_MAX]; /* of the report, shares */
     uint32_t load_count;
+    struct sim_events events;
     char command[512];
 };
 
 /* Fill *work from the options. 0, or an exit code after a line on stderr. */
 int sim_prepare(const struct sim_options *o, struct sim_work *work);
 void sim_work_fini(struct sim_work *work);
+/* 0, or an exit code after a line on stderr. */
+int sim_events_take(const struct sim_options *o, struct sim_events *events);
 /* Names of cluster files that can be found, with their fabrics. */
 int sim_list(void);
 

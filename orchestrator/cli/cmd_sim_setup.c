@@ -5,6 +5,7 @@
  * source tree the program was built from. */
 #include "baton/base/units.h"
 #include "cmd_sim.h"
+#include "trace_find.h"
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -392,15 +393,15 @@ static bool quantised(const struct bt_trace *trace)
 static int take_trace(const struct sim_options *o, struct sim_work *w)
 {
     struct bt_trace_read_options options;
-    char error[BT_REPORT_ERROR_MIN] = "";
+    char error[BT_REPORT_ERROR_MIN] = "", path[PATH_BYTES];
 
     if (!o->trace)
         return generate(o, w);
+    (void)trace_find(o->trace, path, sizeof(path));
     bt_trace_read_options_init(&options);
     options.jitter_ns = 0; /* each seed has its own */
     options.requests_max = o->requests;
-    if (bt_trace_load(o->trace, &options, &w->trace, error, sizeof(error)) !=
-        BT_OK)
+    if (bt_trace_load(path, &options, &w->trace, error, sizeof(error)) != BT_OK)
         return config_fault(error);
     if (w->trace.count == 0)
         return config_fault("the trace holds no request");
@@ -697,7 +698,27 @@ static void set_time(int64_t value, int64_t *to)
         *to = value;
 }
 
-static int take_base(const struct sim_options *o, struct bt_report_setup *s)
+/* What stands in for events that cannot be believed. */
+static int take_fallback(const struct sim_options *o,
+                         struct bt_sim_knowledge *k)
+{
+    int code = on_off("approximate", o->approximate, &k->approximate);
+
+    if (code == 0)
+        code = on_off("self-check", o->self_check, &k->self_check);
+    if (code == 0 && o->approximate_ttl == 0)
+        code = usage("--approximate-ttl is above 0; --approximate off guesses "
+                     "nothing",
+                     "0s");
+    if (code == 0 && o->approximate_ttl > 0 && !k->approximate)
+        code = usage("--approximate-ttl does nothing with --approximate",
+                     o->approximate);
+    set_time(o->approximate_ttl, &k->approximate_ttl_ns);
+    return code;
+}
+
+static int take_base(const struct sim_options *o, const struct sim_events *e,
+                     struct bt_report_setup *s)
 {
     struct bt_sim_config *c = &s->base;
     struct bt_sim_knowledge *k = &c->knowledge;
@@ -711,18 +732,21 @@ static int take_base(const struct sim_options *o, struct bt_report_setup *s)
         code = on_off("fetch", o->fetch, &c->fetch);
     if (code == 0)
         code = on_off("prefetch", o->prefetch, &c->hold.prefetch);
+    if (code == 0)
+        code = take_fallback(o, k);
     if (code == 0 && o->prices)
         code = take_prices(o->prices, &c->prices);
     if (code == 0 && o->bias)
         code = take_bias(o->bias, k);
     set_time(o->lead, &c->hold.lead_ns);
     set_time(o->patience, &c->hold.patience_ns);
-    set_time(o->event_lag, &k->event_lag_ns);
+    if (e->lag_count > 0)
+        k->event_lag_ns = e->lags[0];
     set_time(o->telemetry, &k->telemetry_ns);
     set_time(o->telemetry_lag, &k->telemetry_lag_ns);
-    if (o->event_loss >= 0)
-        k->event_loss = o->event_loss;
-    k->events_off = o->event_loss >= 1;
+    if (e->loss_count > 0)
+        k->event_loss = e->losses[0];
+    k->events_off = e->loss_count > 0 && e->losses[0] >= 1;
     k->event_replay = k->event_replay && !o->no_event_replay;
     k->calibrate = k->calibrate && !o->no_learning;
     k->output_known = o->output_known ? 1 : k->output_known;
@@ -762,7 +786,9 @@ int sim_prepare(const struct sim_options *o, struct sim_work *w)
     int code;
 
     bt_report_setup_init(&w->setup);
-    code = take_base(o, &w->setup);
+    code = sim_events_take(o, &w->events);
+    if (code == 0)
+        code = take_base(o, &w->events, &w->setup);
     if (code == 0)
         code = take_seeds(o, &w->setup);
     if (code == 0)

@@ -8,20 +8,23 @@
 #include "baton/bench/trace.h"
 #include "baton/orchestrator/config.h"
 #include "command.h"
+#include "trace_find.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define UNSET     UINT64_MAX
-#define ERROR_MIN 512
+#define UNSET        UINT64_MAX
+#define ERROR_MIN    512
+#define PATH_BYTES   1024
+#define CACHE_TOKENS 1536000u /* of a worker, where fleets are compared */
 
 enum { STATS = 1, GENERATE = 2, CONVERT = 4 }; /* where an option belongs */
 
 struct options {
-    const char *output, *format, *compute, *kv, *mix, *out;
-    uint64_t workers, requests, seed, tenants, block_tokens;
+    const char *output, *format, *compute, *kv, *mix, *out, *tiers;
+    uint64_t workers, requests, seed, tenants, block_tokens, cache;
     uint64_t input_fixed, output_fixed;
     double rate, burst, output_mean, hit_fixed;
     int64_t jitter;
@@ -36,6 +39,13 @@ static const struct bt_option table[] = {
      AT(format)},
     {"workers", 'w', BT_OPTION_U64, "N",
      "stats: workers behind random routing, 1..4096 (8)", AT(workers)},
+    {"cache", 0, BT_OPTION_U64, "N",
+     "stats: blocks of a worker's cache where fleets are compared (1.5M "
+     "tokens)",
+     AT(cache)},
+    {"tiers", 0, BT_OPTION_STRING, "gpu=N,host=M,disk=K",
+     "stats: hits by tier; blocks of a worker, M@RATE to load from it",
+     AT(tiers)},
     {"compute", 0, BT_OPTION_STRING, "PRESET",
      "stats: compute model of the break-even (h100-70b-tp8)", AT(compute)},
     {"kv", 0, BT_OPTION_STRING, "PRESET",
@@ -50,7 +60,8 @@ static const struct bt_option table[] = {
      "generate: 1 Poisson; above: X times the rate in bursts of 5 s (1)",
      AT(burst)},
     {"tenants", 0, BT_OPTION_U64, "N",
-     "generate: tenants, which share no prompts (1)", AT(tenants)},
+     "stats: what a namespace each costs; generate: they share nothing (1)",
+     AT(tenants)},
     {"block-tokens", 0, BT_OPTION_U64, "N",
      "generate: tokens per block id (512)", AT(block_tokens)},
     {"output-mean", 0, BT_OPTION_DOUBLE, "N",
@@ -96,7 +107,9 @@ static int misplaced(const struct options *o, unsigned int word,
         {"requests", o->requests != UNSET, GENERATE},
         {"rate", o->rate >= 0, GENERATE},
         {"burst", o->burst >= 0, GENERATE},
-        {"tenants", o->tenants != UNSET, GENERATE},
+        {"tenants", o->tenants != UNSET, STATS | GENERATE},
+        {"cache", o->cache != UNSET, STATS},
+        {"tiers", o->tiers != NULL, STATS},
         {"block-tokens", o->block_tokens != UNSET, GENERATE},
         {"output-mean", o->output_mean >= 0, GENERATE},
         {"input-fixed", o->input_fixed != UNSET, GENERATE},
@@ -142,7 +155,7 @@ static int load(const struct options *o, const char *path,
                 struct bt_trace *trace)
 {
     struct bt_trace_read_options read;
-    char error[ERROR_MIN] = "";
+    char error[ERROR_MIN] = "", found[PATH_BYTES];
     int code;
 
     bt_trace_read_options_init(&read);
@@ -153,41 +166,100 @@ static int load(const struct options *o, const char *path,
     if (o->seed != UNSET)
         read.seed = o->seed;
     memset(trace, 0, sizeof(*trace));
-    if (bt_trace_load(path, &read, trace, error, sizeof(error)) == BT_OK)
+    (void)trace_find(path, found, sizeof(found));
+    if (bt_trace_load(found, &read, trace, error, sizeof(error)) == BT_OK)
         return 0;
     fprintf(stderr, "baton trace: %s\n", error);
     return BT_EXIT_CONFIG;
 }
 
-static int run_stats(const struct options *o, const char *path)
+static int check_stats(const struct options *o)
 {
     const char *form = o->output ? o->output : "table";
-    uint64_t workers = o->workers == UNSET ? 8 : o->workers;
-    struct bt_trace_stats stats;
-    struct trace_break_even even;
-    struct bt_trace trace;
-    enum bt_status status;
-    int code;
 
     if (strcmp(form, "table") != 0 && strcmp(form, "json") != 0)
         return usage("--output is table or json");
-    if (workers < 1 || workers > 4096)
+    if (o->workers != UNSET && (o->workers < 1 || o->workers > 4096))
         return usage("--workers is 1 to 4096");
-    code = trace_break_even_get(o->compute ? o->compute : "h100-70b-tp8",
-                                o->kv ? o->kv : "llama-3.1-70b", &even);
+    if (o->cache != UNSET && (o->cache < 1 || o->cache > UINT32_MAX))
+        return usage("--cache is 1 to 4294967295");
+    if (o->tenants != UNSET && (o->tenants < 2 || o->tenants > 65536))
+        return usage("--tenants is 2 to 65536 for stats");
+    return 0;
+}
+
+/* Each question that was asked. */
+static enum bt_status ask(const struct options *o, const struct bt_trace *trace,
+                          const struct trace_break_even *even,
+                          struct trace_answers *a)
+{
+    uint64_t sizes[BT_TRACE_TIERS], sums[BT_TRACE_TIERS];
+    uint64_t cache =
+        o->cache == UNSET ? CACHE_TOKENS / trace->block_tokens : o->cache;
+    enum bt_status status = BT_OK;
+
+    a->compute = even->compute;
+    a->kv = even->kv;
+    a->model = even->model;
+    a->kv_bytes_per_token = even->kv_bytes_per_token;
+    a->workers = o->workers == UNSET ? 8 : (uint32_t)o->workers;
+    status = bt_trace_pays_get(trace, a->workers, (uint32_t)cache, TRACE_LITTLE,
+                               &a->pays);
+    for (size_t t = 0; t < BT_TRACE_TIERS; t++) {
+        sizes[t] = a->tier_options[t].blocks;
+        sums[t] = sizes[t] * a->workers;
+    }
+    if (status == BT_OK && a->has_tiers)
+        status = bt_trace_tiers_get(trace, 1, sums, &a->together);
+    if (status == BT_OK && a->has_tiers)
+        status = bt_trace_tiers_get(trace, a->workers, sizes, &a->spread);
+    if (status == BT_OK && a->has_isolation)
+        status =
+            bt_trace_isolation_get(trace, (uint32_t)o->tenants, &a->isolation);
+    return status;
+}
+
+static int print_stats(const struct options *o, const struct bt_trace *trace,
+                       const struct trace_break_even *even,
+                       struct trace_answers *answers)
+{
+    uint32_t workers = o->workers == UNSET ? 8 : (uint32_t)o->workers;
+    struct bt_trace_stats stats;
+    enum bt_status status = bt_trace_stats_get(trace, workers, &stats);
+
+    if (status == BT_OK && trace->has_prefixes && trace->block_ids > 0)
+        status = ask(o, trace, even, answers);
+    else if (status == BT_OK && (o->tiers || o->tenants != UNSET))
+        return usage("--tiers and --tenants need a trace with prefixes");
+    if (status != BT_OK) {
+        fprintf(stderr, "baton trace: %s: %s\n", trace->name,
+                bt_status_text(status));
+        return BT_EXIT_FAILED;
+    }
+    if (o->output && strcmp(o->output, "json") == 0)
+        return trace_stats_json(trace, &stats, even, answers);
+    trace_stats_table(trace, &stats, even, answers);
+    return 0;
+}
+
+static int run_stats(const struct options *o, const char *path)
+{
+    struct trace_answers answers = {.has_tiers = o->tiers != NULL,
+                                    .has_isolation = o->tenants != UNSET};
+    struct trace_break_even even;
+    struct bt_trace trace;
+    int code = check_stats(o);
+
+    if (code == 0 && o->tiers)
+        code = trace_tiers_parse(o->tiers, answers.tier_options);
+    if (code == 0)
+        code = trace_break_even_get(o->compute ? o->compute : "h100-70b-tp8",
+                                    o->kv ? o->kv : "llama-3.1-70b", &even);
     if (code == 0)
         code = load(o, path, &trace);
     if (code != 0)
         return code;
-    status = bt_trace_stats_get(&trace, (uint32_t)workers, &stats);
-    if (status != BT_OK) {
-        fprintf(stderr, "baton trace: %s: %s\n", path, bt_status_text(status));
-        code = BT_EXIT_FAILED;
-    } else if (strcmp(form, "json") == 0) {
-        code = trace_stats_json(&trace, &stats, &even);
-    } else {
-        trace_stats_table(&trace, &stats, &even);
-    }
+    code = print_stats(o, &trace, &even, &answers);
     bt_trace_fini(&trace);
     return code;
 }
@@ -381,6 +453,7 @@ static int run(int argc, char **argv)
                         .seed = UNSET,
                         .tenants = UNSET,
                         .block_tokens = UNSET,
+                        .cache = UNSET,
                         .input_fixed = UNSET,
                         .output_fixed = UNSET,
                         .rate = -1,

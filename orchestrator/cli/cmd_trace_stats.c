@@ -15,11 +15,6 @@
 #define ROWS  6
 #define NAMES 64
 
-/* Share of all prompt tokens that routing by prefix would save beyond random
- * routing. */
-#define LITTLE 0.03
-#define SOME   0.10
-
 typedef const char *(*name_at_fn)(size_t i);
 
 static int no_preset(const char *option, const char *name, name_at_fn at)
@@ -54,6 +49,8 @@ int trace_break_even_get(const char *compute, const char *kv,
     *out = (struct trace_break_even){
         .compute = compute,
         .kv = kv,
+        .model = model,
+        .kv_bytes_per_token = bytes,
         .rate_bytes_per_s = bt_fetch_crossover_rate(&model, bytes, 0),
         .deep_rate_bytes_per_s =
             bt_fetch_crossover_rate(&model, bytes, TRACE_DEPTH)};
@@ -117,9 +114,9 @@ static void print_caches(const struct bt_trace *trace,
 
 static const char *answer(double gain)
 {
-    if (gain < LITTLE)
+    if (gain < TRACE_LITTLE)
         return "hardly";
-    return gain < SOME ? "a little" : "yes";
+    return gain < TRACE_SOME ? "a little" : "yes";
 }
 
 static void print_answer(const struct bt_trace_stats *s,
@@ -146,7 +143,8 @@ static void print_answer(const struct bt_trace_stats *s,
 
 void trace_stats_table(const struct bt_trace *trace,
                        const struct bt_trace_stats *s,
-                       const struct trace_break_even *even)
+                       const struct trace_break_even *even,
+                       const struct trace_answers *answers)
 {
     printf("%s%s: %zu requests over %.0f s, %.2f per second, CV of gaps %.2f\n",
            trace->name, trace->synthetic ? " (synthetic)" : "", s->requests,
@@ -163,6 +161,7 @@ void trace_stats_table(const struct bt_trace *trace,
     print_reuse(trace, s);
     print_caches(trace, s);
     print_answer(s, even);
+    trace_answers_print(answers);
 }
 
 /* ---- JSON ---- */
@@ -189,12 +188,10 @@ static json_t *caches_json(const struct bt_trace *trace,
     return rows;
 }
 
-static json_t *prefixes_json(const struct bt_trace *trace,
-                             const struct bt_trace_stats *s,
-                             const struct trace_break_even *even)
+static json_t *reuse_json(const struct bt_trace *trace,
+                          const struct bt_trace_stats *s,
+                          const struct trace_break_even *even)
 {
-    if (!trace->has_prefixes)
-        return json_null();
     return json_pack(
         "{s:i,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:i,s:f,s:i,s:o,s:f,"
         "s:{s:s,s:s,s:f,s:f}}",
@@ -212,9 +209,25 @@ static json_t *prefixes_json(const struct bt_trace *trace,
         "bytes_per_s_at_32k", even->deep_rate_bytes_per_s);
 }
 
+static json_t *prefixes_json(const struct bt_trace *trace,
+                             const struct bt_trace_stats *s,
+                             const struct trace_break_even *even,
+                             const struct trace_answers *answers)
+{
+    json_t *all;
+
+    if (!trace->has_prefixes)
+        return json_null();
+    all = reuse_json(trace, s, even);
+    if (all)
+        trace_answers_json(answers, all);
+    return all;
+}
+
 int trace_stats_json(const struct bt_trace *trace,
                      const struct bt_trace_stats *s,
-                     const struct trace_break_even *even)
+                     const struct trace_break_even *even,
+                     const struct trace_answers *answers)
 {
     json_t *all = json_pack(
         "{s:s,s:b,s:I,s:f,s:f,s:f,s:b,s:o,s:o,s:o}", "trace", trace->name,
@@ -223,7 +236,7 @@ int trace_stats_json(const struct bt_trace *trace,
         s->interarrival_cv, "stamps_rounded", (int)s->jitter_suspected,
         "prompt_tokens", lengths_json(s->input_mean, s->input), "output_tokens",
         lengths_json(s->output_mean, s->output), "prefixes",
-        prefixes_json(trace, s, even));
+        prefixes_json(trace, s, even, answers));
     int code = BT_EXIT_OK;
 
     if (!all ||

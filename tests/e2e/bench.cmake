@@ -10,3 +10,9 @@ if(TARGET baton AND TARGET bt_ab)
         set_tests_properties(e2e_cluster_${name} PROPERTIES LABELS e2e)
     endforeach()
 endif()
+if(TARGET baton AND TARGET bt_micro)
+    add_test(NAME e2e_bench_index
+             COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_bench_index.sh
+                     $<TARGET_FILE:baton> ${PROJECT_SOURCE_DIR})
+    set_tests_properties(e2e_bench_index PROPERTIES LABELS e2e TIMEOUT 120)
+endif()

@@ -119,6 +119,13 @@ static void bad_options(void **state)
         {"--kv-bytes-per-token", "13", NULL},
         {"--fault", "dye", NULL},
         {"--event-encoding", "xml", NULL},
+        {"--event-hash", "md5", NULL},
+        {"--event-hash", "sha256_cbor:", NULL},
+        {"--replay-framing", "older", NULL},
+        {"--events-connect", "nonsense", NULL},
+        {"--events-connect", "tcp://127.0.0.1:70000", NULL},
+        {"--events", "tcp://127.0.0.1:*", "--events-connect",
+         "tcp://127.0.0.1:9", NULL},
         {"--speedup", "0", NULL},
         {"--port", "70000", NULL}};
     char line[64];

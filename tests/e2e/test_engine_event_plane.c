@@ -20,12 +20,12 @@
 static struct bt_events_config config_of(const char *endpoint,
                                          const char *replay)
 {
-    return (struct bt_events_config){.as_maps = true,
+    return (struct bt_events_config){.form = BT_ENGINE_EVENTS_MAP,
                                      .endpoint = endpoint,
                                      .replay_endpoint = replay,
                                      .topic = "kv-events",
                                      .buffer = 10000,
-                                     .entropy = 1};
+                                     .seed = 1};
 }
 
 static void expect_refusal(const struct bt_events_config *config,

@@ -164,7 +164,7 @@ static long long copies_held(const struct view *v)
 }
 
 /* Prompts that overflow the pool: what events add up to is what is cached. */
-static void adds_up(bool as_maps)
+static void adds_up(enum bt_engine_event_form form)
 {
     struct rig e;
     struct bt_engine_config c;
@@ -172,7 +172,7 @@ static void adds_up(bool as_maps)
     memset(&v, 0, sizeof(v));
     void *context = zmq_ctx_new();
     rig_config(&c, "e0");
-    c.events_as_maps = as_maps;
+    c.event_form = form;
     rig_start(&e, &c);
     for (unsigned int i = 0; i < 6; i++) {
         ask(&e, i % 4);
@@ -195,13 +195,13 @@ static void adds_up(bool as_maps)
 static void arrays_add_up(void **state)
 {
     (void)state;
-    adds_up(false);
+    adds_up(BT_ENGINE_EVENTS_ARRAY);
 }
 
 static void maps_add_up(void **state)
 {
     (void)state;
-    adds_up(true);
+    adds_up(BT_ENGINE_EVENTS_MAP);
 }
 
 static void *subscribe(void *context, const struct rig *e)

@@ -329,6 +329,15 @@ static void mistakes_are_named(void **state)
     expect("--median", 2, NULL, "--median belongs");
     expect("--degrade 8=2", 2, NULL, "--degrade is");
     expect("--capacity --study ties", 2, NULL, "one of --capacity");
+    expect("--approximate maybe", 2, NULL, "--approximate is on or off");
+    expect("--self-check 1", 2, NULL, "--self-check is on or off");
+    expect("--approximate-ttl 0s", 2, NULL, "--approximate-ttl is above 0");
+    expect("--approximate off --approximate-ttl 9s", 2, NULL,
+           "--approximate-ttl does nothing");
+    expect("--study staleness --approximate off", 2, NULL,
+           "--approximate and --self-check do nothing here");
+    expect("-n 60 -p joint -x 1 --approximate off --self-check off", 0,
+           "no guesses, no self-check", NULL);
     expect("--study dreams -n 50", 3, NULL, "no study 'dreams'");
     expect("--study ties --only T99 -n 50", 3, NULL,
            "no row 'T99' in ties; rows: T1 T2 ");

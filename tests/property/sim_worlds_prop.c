@@ -89,6 +89,10 @@ static void random_knowledge(struct bed *b)
     k->event_reorder = coin(3);
     k->events_off = coin(5);
     k->output_known = coin(2);
+    k->event_replay = coin(2);
+    k->approximate = !coin(4);
+    k->approximate_ttl_ns = (int64_t)between(1, 60) * BT_NS_PER_S;
+    k->self_check = !coin(4);
 }
 
 static void random_faults(struct bt_sim_fault *out, size_t n, uint32_t workers)

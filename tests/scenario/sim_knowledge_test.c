@@ -40,6 +40,8 @@ static void test_events(void **state)
     uint64_t exact, lagged, replayed, lossy;
 
     (void)state;
+    b->config.knowledge.approximate = false; /* see sim_fallback_test.c */
+    b->config.knowledge.self_check = false;
     exact = predicted_overlap(b);
     b->config.knowledge.event_lag_ns = 3 * BT_NS_PER_S;
     lagged = predicted_overlap(b);

@@ -18,4 +18,7 @@ if(TARGET bt_micro)
     baton_test(unit_bench_micro LABELS unit SOURCES bench_micro.c
                INCLUDES ${PROJECT_SOURCE_DIR}/bench/micro
                LIBS bt_micro bt_proto)
+    baton_test(unit_bench_index LABELS unit SOURCES bench_index_test.c
+               INCLUDES ${PROJECT_SOURCE_DIR}/bench/micro
+               LIBS bt_micro bt_traces bt_planner bt_base ext_jansson)
 endif()

@@ -66,7 +66,8 @@ static void refuses_what_it_cannot_read(void **state)
 static void a_cell_is_base_scenario_and_arm(void **state)
 {
     static const char *const arms[] = {"joint", "joint+nohold+noprices+local",
-                                       "joint+noprefetch", NULL};
+                                       "joint+noprefetch",
+                                       "joint+noapproximate+noselfcheck", NULL};
     struct world *w = malloc(sizeof(*w));
     struct bt_sim_config c;
 
@@ -81,11 +82,14 @@ static void a_cell_is_base_scenario_and_arm(void **state)
     assert_true(c.hold.enabled && !c.hold.prefetch);
     bt_report_config(&w->setup, 1, 1, 2.5, 0, &c);
     assert_true(c.hold.prefetch);
+    assert_true(c.knowledge.approximate && c.knowledge.self_check);
     assert_int_equal(c.fabric, 1);
     assert_true(c.speed == 2.5 && c.seed == 7 && c.regret_every == 9);
     assert_false(c.hold.enabled);
     assert_true(c.local && !c.fetch);
     assert_true(c.prices.queue == 0);
+    bt_report_config(&w->setup, 1, 3, 2.5, 0, &c);
+    assert_false(c.knowledge.approximate || c.knowledge.self_check);
     bt_report_config(&w->setup, 0, 0, 2.5, 1, &c);
     assert_true(c.hold.enabled && c.prices.queue == -1);
     assert_int_equal(c.regret_every, 0);

@@ -27,6 +27,7 @@ static struct {
     size_t queued;
     char log[LOG];
     size_t used;
+    enum bt_stream_cause cause; /* told last */
 } bed;
 
 /* ---- what the plane calls ---- */
@@ -71,6 +72,7 @@ void sim_step_core(struct sim *s, const struct bt_event *event)
         break;
     case BT_EV_KV_STREAM:
         write_down(bt_stream_state_name(event->u.kv_stream.state), 0);
+        bed.cause = event->u.kv_stream.cause;
         break;
     case BT_EV_KV_COUNTING:
     case BT_EV_TICK:
@@ -183,6 +185,7 @@ static void test_read_back(void **state)
     told("1");
     comes(10, 3);
     told("1 syncing");
+    assert_int_equal(bed.cause, BT_CAUSE_GAP);
     comes(20, 4);
     is_lost(60, 5);
     comes(70, 6);
@@ -192,6 +195,7 @@ static void test_read_back(void **state)
     told("1 syncing 2 3 4 5 6 exact");
     comes(200, 7);
     told("1 syncing 2 3 4 5 6 exact 7");
+    assert_int_equal(bed.cause, BT_CAUSE_REPLAYED);
     stop();
 }
 
@@ -251,6 +255,7 @@ static void test_silence(void **state)
     comes(7010, 5);
     run_to(7165);
     told("1 syncing 3 -1 degraded syncing 4 5 degraded");
+    assert_int_equal(bed.cause, BT_CAUSE_REPLAY_FAILED);
     stop();
 }
 
@@ -283,6 +288,72 @@ static void test_no_replay(void **state)
     comes(20, 4);
     run_to(9000);
     told("1 3 degraded 4");
+    assert_int_equal(bed.cause, BT_CAUSE_NO_REPLAY);
+    stop();
+}
+
+/* Room for four: when four more are stored there, whatever the hole left is
+ * gone. A second hole begins anew; other tiers and removals do not count. */
+static void test_ages_out(void **state)
+{
+    (void)state;
+    start(false);
+    bed.workers[0].tiers[BT_TIER_DEVICE].capacity = 4;
+    comes(0, 1);
+    is_lost(5, 2);
+    comes(10, 3);
+    comes(20, 4);
+    comes(30, 5);
+    told("1 3 degraded 4 5");
+    is_lost(35, 6);
+    comes(40, 7);
+    comes(50, 8);
+    sim_kv_note(&bed.s, 0, false, BT_TIER_HOST, 1);
+    sim_kv_note(&bed.s, 0, true, BT_TIER_DEVICE, 1);
+    flush(NEVER_LOST, 50);
+    comes(60, 9);
+    told("1 3 degraded 4 5 7 degraded 8 1 -1 9");
+    comes(70, 10);
+    told("1 3 degraded 4 5 7 degraded 8 1 -1 9 10 partial");
+    assert_int_equal(bed.cause, BT_CAUSE_AGED_OUT);
+    is_lost(75, 11);
+    comes(80, 12);
+    told("1 3 degraded 4 5 7 degraded 8 1 -1 9 10 partial 12 degraded");
+    assert_int_equal(bed.cause, BT_CAUSE_NO_REPLAY);
+    stop();
+}
+
+/* Aged out while it is syncing: told when that is over, and a later replay
+ * brings nothing back of what was missed before. */
+static void test_ages_out_syncing(void **state)
+{
+    (void)state;
+    start(true);
+    bed.workers[0].tiers[BT_TIER_DEVICE].capacity = 3;
+    is_lost(5, 1);
+    bed.config.knowledge.event_loss = 1; /* all that is asked */
+    sim_kv_note(&bed.s, 0, false, BT_TIER_DEVICE, 2);
+    flush(NEVER_LOST, 50);
+    bed.config.knowledge.event_loss = 1;
+    run_to(6005);
+    told("syncing 2 degraded");
+    bed.config.knowledge.event_loss = NEVER_LOST;
+    is_lost(7000, 3);
+    comes(7010, 4);
+    run_to(7165);
+    told("syncing 2 degraded syncing 3 4 partial");
+    assert_int_equal(bed.cause, BT_CAUSE_AGED_OUT);
+    is_lost(8000, 5);
+    comes(8010, 6);
+    run_to(8165);
+    told("syncing 2 degraded syncing 3 4 partial syncing 5 6 partial");
+    bed.workers[0].incarnation++; /* another process: nothing was missed */
+    sim_kv_forget(&bed.s, 0);
+    is_lost(9000, 7);
+    comes(9010, 8);
+    run_to(9165);
+    told("syncing 2 degraded syncing 3 4 partial syncing 5 6 partial syncing 7 "
+         "8 exact");
     stop();
 }
 
@@ -350,6 +421,7 @@ static void test_engine_forgets(void **state)
     told("degraded");
     comes(10, 10001);
     told("degraded 10001");
+    assert_int_equal(bed.cause, BT_CAUSE_REPLAY_SHORT);
     stop();
 }
 
@@ -362,6 +434,8 @@ int main(void)
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_third_time),
         cmocka_unit_test(test_no_replay),
+        cmocka_unit_test(test_ages_out),
+        cmocka_unit_test(test_ages_out_syncing),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_room),

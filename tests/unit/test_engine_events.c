@@ -47,7 +47,8 @@ static void stored_vectors(void **state)
 {
     (void)state;
     struct bt_event_batch b;
-    assert_int_equal(bt_event_batch_init(&b, true), BT_OK);
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_MAP, false),
+                     BT_OK);
     add_m1(&b);
     expect_hex(
         &b, 1789095808.83,
@@ -58,7 +59,8 @@ static void stored_vectors(void **state)
         "91c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae6675"
         "6c6c5f617474656e74696f6e00");
     bt_event_batch_fini(&b);
-    assert_int_equal(bt_event_batch_init(&b, false), BT_OK);
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_ARRAY, false),
+                     BT_OK);
     add_m1(&b);
     expect_hex(&b, 1789095808.83,
                "93cb41daa8dbe0351eb8919bab426c6f636b53746f72656491cfdab89baa7b5"
@@ -71,7 +73,8 @@ static void removed_and_cleared_vectors(void **state)
 {
     (void)state;
     struct bt_event_batch b;
-    assert_int_equal(bt_event_batch_init(&b, true), BT_OK);
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_MAP, false),
+                     BT_OK);
     bt_event_removed(&b, HASH);
     expect_hex(&b, 1.5,
                "93cb3ff80000000000009184a474797065ac426c6f636b52656d6f766564ac6"
@@ -83,7 +86,8 @@ static void removed_and_cleared_vectors(void **state)
                "93cb3ff80000000000009181a474797065b0416c6c426c6f636b73436c65617"
                "2656400");
     bt_event_batch_fini(&b);
-    assert_int_equal(bt_event_batch_init(&b, false), BT_OK);
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_ARRAY, false),
+                     BT_OK);
     bt_event_removed(&b, HASH);
     expect_hex(&b, 1.5,
                "93cb3ff80000000000009194ac426c6f636b52656d6f76656491cfdab89baa7"
@@ -134,7 +138,7 @@ static void on_event(void *arg, const struct bt_kv_event *event)
     }
 }
 
-static void round_trip(bool as_maps)
+static void round_trip(enum bt_engine_event_form form, bool hash_bytes)
 {
     const uint64_t root[] = {11, 12}, child[] = {13};
     uint64_t hashes[16], mm[16];
@@ -153,7 +157,7 @@ static void round_trip(bool as_maps)
                                    .lora_id = 1,
                                    .salt = "salt",
                                    .salt_bytes = 4};
-    assert_int_equal(bt_event_batch_init(&b, as_maps), BT_OK);
+    assert_int_equal(bt_event_batch_init(&b, form, hash_bytes), BT_OK);
     bt_event_stored(&b, &store);
     store.hashes = child;
     store.hash_count = 1;
@@ -176,11 +180,49 @@ static void round_trip(bool as_maps)
     bt_event_batch_fini(&b);
 }
 
-static void decoder_reads_both(void **state)
+static void decoder_reads_all(void **state)
 {
     (void)state;
-    round_trip(true);
-    round_trip(false);
+    for (int bytes = 0; bytes < 2; bytes++) {
+        round_trip(BT_ENGINE_EVENTS_MAP, bytes);
+        round_trip(BT_ENGINE_EVENTS_ARRAY, bytes);
+        round_trip(BT_ENGINE_EVENTS_MAP_BATCH, bytes);
+    }
+}
+
+/* V10 with the rank of V3: its keys and their order. */
+static void map_batch_vector(void **state)
+{
+    (void)state;
+    struct bt_event_batch b;
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_MAP_BATCH, false),
+                     BT_OK);
+    bt_event_cleared(&b);
+    expect_hex(&b, 1.0,
+               "83a27473cb3ff0000000000000a66576656e74739181a474797065b0416c6c"
+               "426c6f636b73436c6561726564b2646174615f706172616c6c656c5f72616e"
+               "6b00");
+    bt_event_batch_fini(&b);
+}
+
+/* Only the last 8 bytes are the handle, big-endian, as bin of 32. */
+static void bytes_end_with_the_handle(void **state)
+{
+    (void)state;
+    struct bt_event_batch b;
+    size_t bytes = 0;
+    const unsigned char head[] = {0xc4, 32};
+    const unsigned char tail[] = {0xda, 0xb8, 0x9b, 0xaa,
+                                  0x7b, 0x58, 0x57, 0xc0};
+    assert_int_equal(bt_event_batch_init(&b, BT_ENGINE_EVENTS_ARRAY, true),
+                     BT_OK);
+    bt_event_removed(&b, HASH);
+    unsigned char *payload = bt_event_batch_payload(&b, 1.5, 0, &bytes);
+    unsigned char *at = memmem(payload, bytes, head, sizeof(head));
+    assert_non_null(at);
+    assert_memory_equal(at + 2 + 24, tail, sizeof(tail));
+    free(payload);
+    bt_event_batch_fini(&b);
 }
 
 int main(void)
@@ -188,7 +230,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stored_vectors),
         cmocka_unit_test(removed_and_cleared_vectors),
-        cmocka_unit_test(decoder_reads_both),
+        cmocka_unit_test(decoder_reads_all),
+        cmocka_unit_test(map_batch_vector),
+        cmocka_unit_test(bytes_end_with_the_handle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

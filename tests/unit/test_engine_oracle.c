@@ -170,15 +170,26 @@ static void expect_tokens(const uint32_t *tokens, size_t count,
     }
 }
 
+/* The JSON tokenizer as the others are called: out[*count ...]. */
+static enum bt_status from_json(const char *json, bool chat, uint32_t *out,
+                                size_t max, size_t *count)
+{
+    struct bt_bytes_prompt p = {.tokens = out, .max = max, .count = *count};
+    enum bt_status status =
+        bt_bytes_tokenize_json(json, strlen(json), chat, &p);
+
+    if (status == BT_OK)
+        *count = p.count;
+    return status;
+}
+
 static void tokenizes_json(void **state)
 {
     (void)state;
     uint32_t out[128];
     size_t count = 0;
     const char *prompt = "\"h\\u00e9\\n\"";
-    assert_int_equal(
-        bt_bytes_tokenize_json(prompt, strlen(prompt), false, out, 128, &count),
-        BT_OK);
+    assert_int_equal(from_json(prompt, false, out, 128, &count), BT_OK);
     expect_tokens(out, count, "h\xc3\xa9\n");
     const char *chat =
         "[{\"role\":\"system\",\"content\":\"be brief\"},"
@@ -186,9 +197,7 @@ static void tokenizes_json(void **state)
         "{\"type\":\"image_url\"},{\"type\":\"text\",\"text\":\"b\"}]},"
         "{\"role\":\"tool\",\"content\":null}]";
     count = 0;
-    assert_int_equal(
-        bt_bytes_tokenize_json(chat, strlen(chat), true, out, 128, &count),
-        BT_OK);
+    assert_int_equal(from_json(chat, true, out, 128, &count), BT_OK);
     expect_tokens(out, count,
                   "<|system|>be brief\n<|user|>ab\n<|tool|>\n<|assistant|>");
 }
@@ -198,20 +207,15 @@ static void tokenizer_keeps_its_room(void **state)
     (void)state;
     uint32_t out[8] = {0};
     size_t count = 0;
-    assert_int_equal(
-        bt_bytes_tokenize_json("\"abcd\"", 6, false, out, 3, &count),
-        BT_TOO_LARGE);
-    assert_int_equal(
-        bt_bytes_tokenize_json("\"abcd\"", 6, false, out, 4, &count), BT_OK);
+    assert_int_equal(from_json("\"abcd\"", false, out, 3, &count),
+                     BT_TOO_LARGE);
+    assert_int_equal(from_json("\"abcd\"", false, out, 4, &count), BT_OK);
     assert_int_equal(count, 4);
     assert_int_equal(bt_bytes_tokenize_text("x", 1, out, 4, &count),
                      BT_TOO_LARGE);
-    assert_int_equal(bt_bytes_tokenize_json("7", 1, false, out, 8, &count),
-                     BT_TYPE);
-    assert_int_equal(bt_bytes_tokenize_json("[7]", 3, true, out, 8, &count),
-                     BT_TYPE);
-    assert_int_equal(bt_bytes_tokenize_json("[", 1, true, out, 8, &count),
-                     BT_INVALID);
+    assert_int_equal(from_json("7", false, out, 8, &count), BT_TYPE);
+    assert_int_equal(from_json("[7]", true, out, 8, &count), BT_TYPE);
+    assert_int_equal(from_json("[", true, out, 8, &count), BT_INVALID);
     assert_int_equal(out[4], 0);
 }
 

@@ -24,8 +24,9 @@ struct model {
     uint64_t evicted; /* key of the last eviction, 0: none */
 };
 
-static void on_evict(void *arg, uint64_t key)
+static void on_evict(void *arg, uint32_t block, uint64_t key)
 {
+    assert_in_range(block, 0, BLOCKS - 1);
     *(uint64_t *)arg = key;
 }
 

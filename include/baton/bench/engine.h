@@ -10,6 +10,7 @@
 
 #include "baton/base/status.h"
 #include "baton/planner/cost.h"
+#include "baton/planner/engine_hash.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +21,13 @@ struct bt_engine;
 /* Reported, and what an orchestrator should use it for. As in vLLM the role is
  * per request: any engine serves any leg. */
 enum bt_engine_role { BT_ENGINE_PREFILL, BT_ENGINE_DECODE, BT_ENGINE_BOTH };
+
+/* Encodings of KV event batches: A, B and C of engine-wire.md 1.5. */
+enum bt_engine_event_form {
+    BT_ENGINE_EVENTS_ARRAY,
+    BT_ENGINE_EVENTS_MAP,
+    BT_ENGINE_EVENTS_MAP_BATCH
+};
 
 /* Pulls from this peer (its --name) share a link. */
 struct bt_engine_pace {
@@ -49,11 +57,20 @@ struct bt_engine_config {
     bool recompute;    /* a failed pull is computed here instead of failing */
     bool stream_eager; /* 200 before the first token, as vLLM sends it */
     bool events;
-    bool events_as_maps;         /* encoding B; false: A */
-    const char *events_endpoint; /* "tcp://127.0.0.1:*" */
-    const char *replay_endpoint;
-    const char *events_topic;
-    uint32_t event_buffer; /* batches kept for replay, <= 1,000,000 */
+    enum bt_engine_event_form event_form;
+    bool event_hash_bytes; /* hashes as 32 bytes; false: as integers */
+    /* NONE: opaque. Else vLLM's own, reproducible, with PYTHONHASHSEED; as
+     * integers only. */
+    enum bt_engine_hash event_hash;
+    const char *event_hash_seed;
+    const char *events_endpoint; /* "tcp://127.0.0.1:*", bound */
+    const char *events_connect;  /* not NULL: connect there instead */
+    const char *replay_endpoint; /* bound; NULL: no replay */
+    bool replay_bare; /* replies without a frame for the topic, as vLLM did
+                         before 0.26 and SGLang does */
+    const char *events_topic; /* NULL: "kv-events", and for events_connect
+                                 "kv@ADDRESS:PORT@MODEL" */
+    uint32_t event_buffer;    /* batches kept for replay, <= 1,000,000 */
     const struct bt_engine_pace *paces;
     size_t pace_count;         /* <= 64 */
     const char *const *faults; /* specs, see bt_engine_fault */
@@ -76,7 +93,8 @@ void bt_engine_destroy(struct bt_engine *engine);
 
 uint16_t bt_engine_http_port(const struct bt_engine *engine);
 uint16_t bt_engine_kv_port(const struct bt_engine *engine);
-/* Endpoints as bound; "" when events are off. Live as long as the engine. */
+/* Endpoints as bound or connected to; "" when they are off. Live as long as the
+ * engine. */
 const char *bt_engine_events_endpoint(const struct bt_engine *engine);
 const char *bt_engine_replay_endpoint(const struct bt_engine *engine);
 /* UUID of this incarnation. */

@@ -53,6 +53,10 @@ struct bt_report_result {
     /* With a NIC fault: transfers that still used that worker until its share
      * of them had halved; < 0: it never did, or there was no such fault. */
     int64_t transfers_to_avoid;
+    /* Of the prompt tokens of measured requests: cached at the prefill worker
+     * as the planner thought when it decided, and in truth when the prefill
+     * began; and of the predicted, the part that was not there. */
+    double predicted_share, realised_share, wrong_credit;
     /* Per request of the slice in order of arrival; NAN: not measured, or did
      * not come. Owned; NULL without keep_samples. */
     float *samples[BT_REPORT_SAMPLE_COUNT];
@@ -78,7 +82,8 @@ struct bt_report_arm {
     char name[BT_REPORT_NAME_MAX];   /* row of the tables */
     char policy[BT_REPORT_SPEC_MAX]; /* "name:knob=value" */
     char family[BT_REPORT_NAME_MAX]; /* settings tuned against each other */
-    enum bt_report_switch hold, local, fetch, prefetch, prices;
+    enum bt_report_switch hold, local, fetch, prefetch, prices, approximate,
+        self_check;
     bool aggregated;
 };
 
@@ -317,16 +322,22 @@ enum bt_status bt_report_write(struct bt_report_setup *setup,
 
 /* ---- named studies ---- */
 
-#define BT_REPORT_STUDIES "ablation, claims, ties, knowledge"
+#define BT_REPORT_STUDIES    "ablation, claims, ties, knowledge, staleness"
+#define BT_REPORT_EVENTS_MAX 8
 struct bt_report_study_options {
     bool json;
     double load;      /* > 0: at this speed instead of shares of the capacity */
     const char *only; /* id of one row; NULL: all */
     bool verbose;
+    /* staleness: that are tried, growing; counts 0: its own */
+    int64_t lags[BT_REPORT_EVENTS_MAX]; /* ns */
+    double losses[BT_REPORT_EVENTS_MAX];
+    size_t lag_count, loss_count;
 };
 /* setup gives base configuration, one scenario (cluster and trace), seeds and
  * jobs; its arms are not used. Prints a table or JSON with a verdict per row.
- * BT_NOT_FOUND: no such study; BT_OK also when verdicts fail. *failed_out:
+ * BT_NOT_FOUND: no such study; BT_INVALID: staleness with more cells than
+ * BT_REPORT_SCENARIOS_MAX; BT_OK also when verdicts fail. *failed_out:
  * rows that failed. */
 enum bt_status bt_report_study(const char *name,
                                const struct bt_report_setup *setup,

@@ -80,18 +80,25 @@ struct bt_sim_knowledge {
     bool shuffled_costs;  /* compute and links of workers permuted */
     int64_t telemetry_ns; /* between reports of a worker; 0: none */
     int64_t telemetry_lag_ns;
-    int64_t event_lag_ns;  /* of KV events, mean; exponential */
-    double event_loss;     /* share of event batches lost, noticed by the
-                              number of the next one; and of replays */
-    bool event_replay;     /* the engines keep their batches and send what is
-                              missed again: 3 event_lag_ns + 5 ms after it is
-                              asked for; later batches wait. One that is lost is
-                              asked for again after 2 s, thrice in all. Without,
-                              or then: the stream goes on as degraded */
-    bool event_reorder;    /* batches overtake each other */
-    bool events_off;       /* stream absent */
-    bool calibrate;        /* core learns */
-    uint32_t output_known; /* 0: core's expected_output; 1: told exactly */
+    int64_t event_lag_ns; /* of KV events, mean; exponential */
+    double event_loss;    /* share of event batches lost, noticed by the
+                             number of the next one; and of replays */
+    bool event_replay;    /* the engines keep their batches and send what is
+                             missed again: 3 event_lag_ns + 5 ms after it is
+                             asked for; later batches wait. One that is lost is
+                             asked for again after 2 s, thrice in all. Without,
+                             or then: the stream goes on as degraded until the
+                             worker has stored as many further blocks as its
+                             device holds; then it is partial, aged out */
+    bool event_reorder;   /* batches overtake each other */
+    bool events_off;      /* stream absent */
+    /* As core.h and `baton serve`: where events cannot be believed, blocks are
+     * guessed from placements, for ttl since their last use; predicted hits
+     * are held against what engines report. */
+    bool approximate, self_check;
+    int64_t approximate_ttl_ns; /* > 0 with approximate */
+    bool calibrate;             /* core learns */
+    uint32_t output_known;      /* 0: core's expected_output; 1: told exactly */
 };
 
 #define BT_SIM_FAULT_LIST(X)                                                   \
@@ -137,7 +144,8 @@ struct bt_sim_config {
     const char *journal;   /* file to record the core's events to; NULL */
 };
 /* Defaults: speed 1, warmup 0.1, joint, hold on, SLO of the evaluation
- * reference (0.5 s + 3 x unloaded, 50 ms), calibrate, telemetry 100 ms. */
+ * reference (0.5 s + 3 x unloaded, 50 ms), calibrate, telemetry 100 ms,
+ * replay, approximate (120 s) and self-check. */
 void bt_sim_config_init(struct bt_sim_config *config);
 
 struct bt_sim_record {

@@ -121,4 +121,65 @@ struct bt_trace_stats {
 enum bt_status bt_trace_stats_get(const struct bt_trace *trace,
                                   uint32_t workers, struct bt_trace_stats *out);
 
+/* ---- what an operator asks of a trace ---- */
+
+/* From how many workers on, and for which caches, routing by prefix is worth
+ * something: gain = token hit ratio of one LRU as large as all caches together,
+ * which routing can come near but not beat, less that of the caches with
+ * requests spread at random. */
+#define BT_TRACE_PAYS 8
+struct bt_trace_pays {
+    double least;                     /* a gain from which on it pays */
+    uint32_t workers, cache_blocks;   /* of each worker */
+    uint32_t counts[BT_TRACE_PAYS];   /* of workers, each with cache_blocks */
+    double by_workers[BT_TRACE_PAYS]; /* their gains */
+    uint32_t blocks[BT_TRACE_PAYS];   /* of each cache, with `workers` */
+    double by_cache[BT_TRACE_PAYS];
+    uint32_t workers_from; /* it pays for this count and all above; 0: never */
+    uint32_t blocks_from, blocks_to; /* least and largest that pays; 0: none */
+};
+/* BT_INVALID: workers not 1 .. 4096, no cache, no prefixes; BT_NO_MEMORY. */
+enum bt_status bt_trace_pays_get(const struct bt_trace *trace, uint32_t workers,
+                                 uint32_t cache_blocks, double least,
+                                 struct bt_trace_pays *out);
+
+/* Hits by tier: LRU on the device, whose evicted blocks sink to the next tier,
+ * and so on; a hit brings them all to the device. A hit is the leading run
+ * that is in any tier. */
+#define BT_TRACE_TIERS 3 /* device, host, disk */
+struct bt_trace_tier {
+    uint64_t blocks;   /* given; 0: no such tier */
+    double tokens;     /* hit there */
+    double moment;     /* of them: sum of n^2 + 2 n h, n tokens after h; what
+                          prefill time grows with beside n (cost.h) */
+    uint64_t requests; /* that hit there */
+};
+struct bt_trace_tiers {
+    struct bt_trace_tier tiers[BT_TRACE_TIERS];
+    double tokens, moment; /* of all prompts: sums of n and n^2 */
+};
+/* `workers` with caches of `blocks` each, requests spread at random. BT_INVALID
+ * as above (all tiers 0), BT_NO_MEMORY, BT_TOO_LARGE. */
+enum bt_status bt_trace_tiers_get(const struct bt_trace *trace,
+                                  uint32_t workers,
+                                  const uint64_t blocks[BT_TRACE_TIERS],
+                                  struct bt_trace_tiers *out);
+
+/* One namespace for all tenants against one each. Tenants are the trace's own;
+ * where it has none, every conversation (requests that hold the last full block
+ * of an earlier one) gets one of `tenants` at random (seeded). */
+struct bt_trace_isolation {
+    uint32_t tenants;
+    bool from_trace; /* its own field */
+    uint64_t conversations;
+    uint64_t blocks_shared, blocks_own; /* different blocks */
+    double ideal_shared, ideal_own;     /* token hit ratio, endless cache */
+    uint32_t lru_blocks[6];             /* one cache of so many */
+    double lru_shared[6], lru_own[6];
+};
+/* tenants 2 .. 65536. BT_INVALID, BT_NO_MEMORY. */
+enum bt_status bt_trace_isolation_get(const struct bt_trace *trace,
+                                      uint32_t tenants,
+                                      struct bt_trace_isolation *out);
+
 #endif
