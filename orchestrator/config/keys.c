@@ -254,6 +254,9 @@ static const struct key TABLE[] = {
                "that a worker may run requests without an event, then its "
                "stream counts as lost",
                AT(events.busy_silent_ns)),
+    LIMIT_TIME("events.late", "5s", "duration, 0us..24h, 0s = never",
+               "of delay beyond its least so far, then guesses stand in",
+               AT(events.late_ns)),
     SWITCHED("index.approximate", "on",
              "guess from own placements what a worker holds whose events "
              "cannot be believed",
@@ -387,7 +390,7 @@ static const struct key TABLE[] = {
 };
 
 #define ROWS        (sizeof(TABLE) / sizeof(TABLE[0]))
-#define TOP_ROWS    90
+#define TOP_ROWS    91
 #define MODEL_ROWS  13
 #define WORKER_ROWS 21
 #define LINK_ROWS   6

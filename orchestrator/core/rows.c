@@ -179,7 +179,8 @@ static enum bt_status stream_event(struct bt_core *core,
     core->rows[row].cause = ev->cause;
     if (ev->cause == BT_CAUSE_AGED_OUT)
         bt_prefix_index_drop_aged(core->index, row, 0);
-    else if (ev->state == BT_STREAM_DEGRADED || ev->state == BT_STREAM_SUSPECT)
+    else if ((ev->state == BT_STREAM_DEGRADED && ev->cause != BT_CAUSE_LATE) ||
+             ev->state == BT_STREAM_SUSPECT)
         bt_prefix_index_age(core->index, row, 0);
     core_guess_mode(core, row);
     core_worker_stream_update(core, ev->worker);

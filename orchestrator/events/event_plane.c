@@ -118,6 +118,7 @@ void bt_event_plane_config_init(struct bt_event_plane_config *config)
         .replay_ns = INT64_C(120000000000),
         .cooldown_ns = INT64_C(30000000000),
         .busy_silent_ns = INT64_C(60000000000),
+        .late_ns = INT64_C(5000000000),
         .unheard_ns = INT64_C(30000000000),
     };
 }
@@ -139,6 +140,7 @@ static enum bt_status config_check(const struct bt_event_plane_config *c,
         {"replay_ns", c->replay_ns > 0},
         {"cooldown_ns", c->cooldown_ns > 0},
         {"busy_silent_ns", c->busy_silent_ns >= 0},
+        {"late_ns", c->late_ns >= 0},
         {"unheard_ns", c->unheard_ns >= 0},
         {"gone_ns", c->gone_ns >= 0},
     };

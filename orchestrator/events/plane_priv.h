@@ -4,6 +4,7 @@
 
 #include "baton/orchestrator/event_plane.h"
 #include "kv_apply.h"
+#include "kv_lag.h"
 #include "kv_stream.h"
 #include "socket.h"
 #include "topics.h"
@@ -26,6 +27,7 @@ struct stream {
     enum bt_stream_cause cause;
     bool again; /* told last for a further hole */
     bool busy_silent, silent_said;
+    struct kv_lag lag;
     int64_t heard_ns; /* monotonic: of the last batch, or of the source */
     int64_t since_ns;
     int64_t opened_ns, cut_ns;

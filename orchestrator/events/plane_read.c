@@ -14,6 +14,7 @@
 
 static void take_live(struct stream *st, struct message *m, int64_t now_ns)
 {
+    const struct bt_event_plane *plane = st->source->plane;
     struct kv_batch batch;
 
     if (!message_seq(m, 1, &batch.seq)) {
@@ -23,8 +24,11 @@ static void take_live(struct stream *st, struct message *m, int64_t now_ns)
     batch.payload = zmq_msg_data(&m->frames[2]);
     batch.bytes = zmq_msg_size(&m->frames[2]);
     batch.ts = kv_peek_ts(batch.payload, batch.bytes);
-    if (batch.ts > 0.)
-        st->lag_s = ev_now(st->source->plane->loop) - batch.ts;
+    if (batch.ts > 0.) {
+        st->lag_s = ev_now(plane->loop) - batch.ts;
+        kv_lag_seen(&st->lag, st->lag_s, (double)now_ns * 1e-9,
+                    (double)plane->config.late_ns * 1e-9);
+    }
     kv_stream_live(&st->seq, now_ns, &batch);
 }
 

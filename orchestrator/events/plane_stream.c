@@ -36,6 +36,10 @@ static enum bt_stream_state overlaid(const struct stream *st,
         *cause = BT_CAUSE_BUSY_SILENT;
         return BT_STREAM_DEGRADED;
     }
+    if (st->lag.late) {
+        *cause = BT_CAUSE_LATE;
+        return BT_STREAM_DEGRADED;
+    }
     if (*cause == BT_CAUSE_AGED_OUT)
         return state;
     if (st->apply.size_bad)
@@ -167,6 +171,7 @@ static void on_forget(void *arg)
     struct stream *st = arg;
 
     st->ts = 0.;
+    st->lag = (struct kv_lag){0};
     kv_apply_forget(&st->apply);
 }
 

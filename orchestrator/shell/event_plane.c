@@ -187,6 +187,7 @@ enum bt_status event_plane_start(struct bt_serve *serve)
     config.replay_ns = c->events.replay_ns;
     config.cooldown_ns = c->events.cooldown_ns;
     config.busy_silent_ns = c->events.busy_silent_ns;
+    config.late_ns = c->events.late_ns;
     config.gone_ns = GONE_NS;
     status = bt_event_plane_create(serve->loop, &config, &sink, &serve->events,
                                    error, sizeof(error));

@@ -298,6 +298,28 @@ static void busy_and_silent(void **state)
     stop_all();
 }
 
+/* The clocks differ by decades, and that is no delay. */
+static void late_and_whole(void **state)
+{
+    (void)state;
+    one_engine(false);
+    subscribed(&p[0], 0);
+    p[0].ts += 100.;
+    store(&p[0], false);
+    UNTIL(w.ranks[0].count == 1);
+    p[0].ts -= 10.; /* stamped ten seconds before the last one */
+    store(&p[0], false);
+    UNTIL(w.ranks[0].state == BT_STREAM_DEGRADED);
+    assert_int_equal(w.ranks[0].cause, BT_CAUSE_LATE);
+    assert_int_equal(w.ranks[0].count, 2);
+    p[0].ts += 10.;
+    store(&p[0], false);
+    UNTIL(w.ranks[0].state == BT_STREAM_EXACT);
+    assert_int_equal(w.ranks[0].clears, 0);
+    check_blocks(&p[0], 0, 0);
+    stop_all();
+}
+
 static void warm_restart(void **state)
 {
     struct bt_stream_mark mark;
@@ -467,6 +489,7 @@ int main(void)
         cmocka_unit_test(other_block_size),
         cmocka_unit_test(stores_wait_for_their_parent),
         cmocka_unit_test(busy_and_silent),
+        cmocka_unit_test(late_and_whole),
         cmocka_unit_test(warm_restart),
         cmocka_unit_test(broken_connection),
         cmocka_unit_test(gone_for_good),

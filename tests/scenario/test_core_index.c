@@ -542,6 +542,30 @@ static void guesses_outlive_an_aged_hole(void **state)
     world_fini(&b.w);
 }
 
+/* Late, but nothing was missed: guesses stand in, nothing is in doubt. */
+static void a_late_stream_is_guessed_and_not_aged(void **state)
+{
+    struct bed b;
+    const struct bt_decision *d;
+
+    (void)state;
+    bed_one_p(&b);
+    bed_guess(&b);
+    world_start(&b.w);
+    store(&b, 0, 0, b.keys[0], BLOCKS);
+    stream(&b, 0, 0, BT_STREAM_DEGRADED, BT_CAUSE_LATE);
+    d = serve(&b, b.keys[0], CACHED);
+    assert_int_equal(hit_of(d), CACHED);
+    assert_int_equal(d->overlap_source, BT_PREFIX_APPROX);
+    assert_int_equal(d->index_cause, BT_CAUSE_LATE);
+    stream(&b, 0, 0, BT_STREAM_PARTIAL, BT_CAUSE_AGED_OUT);
+    assert_int_equal(world_info(&b.w, 0).index_blocks, BLOCKS);
+    stream(&b, 0, 0, BT_STREAM_EXACT, BT_CAUSE_FROM_START);
+    d = serve(&b, b.keys[0], CACHED);
+    assert_int_equal(d->overlap_source, BT_PREFIX_EVENTS);
+    world_fini(&b.w);
+}
+
 /* ---- ranks ---- */
 
 static void bed_ranks(struct bed *b)
@@ -806,6 +830,7 @@ int main(void)
         cmocka_unit_test(a_degraded_hot_worker_loses_its_credit_and_recovers),
         cmocka_unit_test(what_is_aged_is_dropped_when_the_hole_is_over),
         cmocka_unit_test(guesses_outlive_an_aged_hole),
+        cmocka_unit_test(a_late_stream_is_guessed_and_not_aged),
         cmocka_unit_test(ranks_are_caches_of_their_own),
         cmocka_unit_test(a_worker_is_as_good_as_its_worst_rank),
         cmocka_unit_test(depths_are_told_by_row),

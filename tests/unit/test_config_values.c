@@ -133,6 +133,7 @@ static void check_default_events(const struct bt_config *c)
     assert_int_equal(c->events.replay_ns, 120 * S);
     assert_int_equal(c->events.cooldown_ns, 30 * S);
     assert_int_equal(c->events.busy_silent_ns, 60 * S);
+    assert_int_equal(c->events.late_ns, 5 * S);
     assert_true(c->index.approximate && c->index.self_check);
     assert_int_equal(c->index.approximate_blocks, 2097152);
     assert_int_equal(c->index.approximate_ttl_ns, 3600 * S);
@@ -245,7 +246,8 @@ static const char DOCUMENTED[] =
     "events: {bind: \"\", held_batches: 4096, held_bytes: 64MiB,\n"
     "         held_total: 1GiB, parked_events: 4096, parked: 60s,\n"
     "         replays: 8, silence: 2s, replay: 120s, cooldown: 30s,\n"
-    "         busy_silent: 60s}\n"
+    "         busy_silent: 60s,\n"
+    "         late: 5s}\n"
     "index: {approximate: on, approximate_blocks: 2097152,\n"
     "        approximate_ttl: 1h, self_check: on, snapshot: \"\",\n"
     "        snapshot_interval: 30s}\n"
@@ -324,7 +326,8 @@ static const char CHANGED[] =
     "journal: {file: /tmp/j, max: 16KiB}\n"
     "events: {bind: 'tcp://*:9999', held_batches: 31, held_bytes: 64KiB,\n"
     "  held_total: 65KiB, parked_events: 32, parked: 33ms, replays: 34,\n"
-    "  silence: 35ms, replay: 36ms, cooldown: 37ms, busy_silent: 0s}\n"
+    "  silence: 35ms, replay: 36ms, cooldown: 37ms, busy_silent: 0s,\n"
+    "  late: 43ms}\n"
     "index: {approximate: off, approximate_blocks: 41,\n"
     "  approximate_ttl: 42ms, self_check: off, snapshot: /tmp/s,\n"
     "  snapshot_interval: 43ms}\n"
@@ -466,6 +469,7 @@ static void check_changed_events(const struct bt_config *c)
     assert_int_equal(c->events.replay_ns, 36 * BT_NS_PER_MS);
     assert_int_equal(c->events.cooldown_ns, 37 * BT_NS_PER_MS);
     assert_int_equal(c->events.busy_silent_ns, 0);
+    assert_int_equal(c->events.late_ns, 43 * BT_NS_PER_MS);
     assert_false(c->index.approximate || c->index.self_check);
     assert_int_equal(c->index.approximate_blocks, 41);
     assert_int_equal(c->index.approximate_ttl_ns, 42 * BT_NS_PER_MS);
@@ -574,7 +578,7 @@ static void every_key_of_the_table_takes_its_default(void **state)
         write_key(key, yaml, sizeof(yaml));
         bt_config_destroy(load(yaml));
     }
-    assert_int_equal(keys, 130);
+    assert_int_equal(keys, 131);
 }
 
 static void policies_are_replaced(void **state)

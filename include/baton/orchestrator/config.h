@@ -35,7 +35,8 @@
  *   journal: {file: "", max: 1GiB}                       # "" = none
  *   events: {bind: "", held_batches: 4096, held_bytes: 64MiB,
  *            held_total: 1GiB, parked_events: 4096, parked: 60s, replays: 8,
- *            silence: 2s, replay: 120s, cooldown: 30s, busy_silent: 60s}
+ *            silence: 2s, replay: 120s, cooldown: 30s, busy_silent: 60s,
+ *            late: 5s}
  *   index: {approximate: on, approximate_blocks: 2097152,
  *           approximate_ttl: 1h, self_check: on, snapshot: "",
  *           snapshot_interval: 30s}
@@ -183,8 +184,8 @@ struct bt_config {
         char *bind; /* NULL = none */
         uint32_t held_batches, parked_events, replays_max;
         uint64_t held_bytes, held_total;
-        int64_t parked_ns, silence_ns, replay_ns, cooldown_ns,
-            busy_silent_ns; /* 0: never */
+        int64_t parked_ns, silence_ns, replay_ns, cooldown_ns, busy_silent_ns,
+            late_ns; /* 0: never */
     } events;
     struct {
         bool approximate, self_check;

@@ -172,7 +172,8 @@ const char *bt_stream_state_name(enum bt_stream_state state);
     X(BT_CAUSE_DECODE_ERRORS, "decode_errors") /* over 1 % of the events */    \
     X(BT_CAUSE_AGED_OUT, "aged_out")       /* what the hole left is gone */    \
     X(BT_CAUSE_BUSY_SILENT, "busy_silent") /* works, says nothing */           \
-    X(BT_CAUSE_GROUPS, "groups")           /* hybrid model, kinds not told */  \
+    X(BT_CAUSE_LATE, "late")     /* nothing missed, but all of it old */       \
+    X(BT_CAUSE_GROUPS, "groups") /* hybrid model, kinds not told */            \
     X(BT_CAUSE_BLOCK_SIZE, "block_size")   /* not the model's */               \
     X(BT_CAUSE_DISPROVED, "disproved")     /* engine's cached tokens differ */ \
     X(BT_CAUSE_RANKS_MIXED, "ranks_mixed") /* several on one socket */

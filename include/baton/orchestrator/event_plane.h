@@ -43,9 +43,10 @@ struct bt_event_plane_config {
     int64_t replay_ns;      /* whole replay (120 s) */
     int64_t cooldown_ns;    /* after a failed one, before the next (30 s) */
     int64_t busy_silent_ns; /* works but says nothing (60 s); 0: never */
-    int64_t unheard_ns;     /* nothing of it yet, then said once (30 s); 0 */
-    int64_t gone_ns; /* of a broken connection, then all is forgotten and the
-                        stream absent; 0: never (0) */
+    int64_t late_ns;    /* more delay than its least so far (5 s); 0: never */
+    int64_t unheard_ns; /* nothing of it yet, then said once (30 s); 0 */
+    int64_t gone_ns;    /* of a broken connection, then all is forgotten and the
+                           stream absent; 0: never (0) */
 };
 void bt_event_plane_config_init(struct bt_event_plane_config *config);
 
