@@ -218,7 +218,9 @@ enum bt_status bt_event_plane_mark(const struct bt_event_plane *plane,
                                    struct bt_stream_mark *out);
 /* Right after add, before anything came: the caller has put the entries of
  * that time into its index. The stream asks for a replay from the mark; what
- * comes proves that it is the same process, or the rank is cleared. */
+ * comes proves that it is the same process, or the rank is cleared. Without a
+ * replay socket only alive() with the mark's incarnation vouches for it, or a
+ * batch that is known comes again; any other batch clears the rank. */
 enum bt_status bt_event_plane_resume(struct bt_event_plane *plane,
                                      uint32_t source, uint32_t rank,
                                      const struct bt_stream_mark *mark);
