@@ -213,6 +213,14 @@ enum bt_status core_kv_event(struct bt_core *core, const struct bt_event *event)
     return BT_INVALID;
 }
 
+void bt_core_approx_stats(const struct bt_core *core,
+                          struct bt_approx_stats *out)
+{
+    *out = (struct bt_approx_stats){0};
+    if (core->approx != NULL)
+        bt_approx_stats_get(core->approx, out);
+}
+
 void bt_core_index_stats(const struct bt_core *core,
                          struct bt_prefix_index_stats *out)
 {

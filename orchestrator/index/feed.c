@@ -114,7 +114,6 @@ static void on_state(void *arg, uint32_t source, uint32_t rank,
     struct bt_index_service *s = arg;
     struct instance *in = &s->instances[source];
     struct rank *r = &in->ranks[rank];
-    bool was_degraded = r->state == BT_STREAM_DEGRADED;
     struct bt_stream_info info = {0};
 
     (void)bt_event_plane_stream(s->plane, source, rank, &info);
@@ -132,9 +131,10 @@ static void on_state(void *arg, uint32_t source, uint32_t rank,
     in->checking = false;
     r->state = state;
     r->cause = cause;
-    if (state == BT_STREAM_DEGRADED)
+    /* As the core does; late alone puts nothing in doubt. */
+    if (state == BT_STREAM_DEGRADED && cause != BT_CAUSE_LATE)
         bt_prefix_index_age(index_of(s, source), r->row, 0);
-    else if (was_degraded && cause == BT_CAUSE_AGED_OUT)
+    else if (cause == BT_CAUSE_AGED_OUT)
         (void)bt_prefix_index_drop_aged(index_of(s, source), r->row, 0);
     /* Nobody tells how many blocks the engine has, so the hole would never age
      * out: what the buffer has is read anew, and the rest given up. */

@@ -368,9 +368,11 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     static const char *const kinds[] = {"stored", "removed", "cleared",
                                         "ignored"};
     struct bt_prefix_index_stats stats;
+    struct bt_approx_stats guesses;
     struct bt_stream_counts streams;
 
     bt_core_index_stats(serve->core, &stats);
+    bt_core_approx_stats(serve->core, &guesses);
     bt_event_plane_counts(serve->events, &streams);
     one(t, "baton_kv_index_blocks", "gauge", "Distinct block keys known.",
         (double)stats.blocks);
@@ -378,6 +380,14 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
         "Engine blocks believed in, over all workers.", (double)stats.holdings);
     one(t, "baton_kv_index_dropped_total", "counter",
         "Blocks not indexed because a table was full.", (double)stats.dropped);
+    one(t, "baton_kv_index_evicted_total", "counter",
+        "Blocks given up to make room in a full index.", (double)stats.evicted);
+    one(t, "baton_kv_index_collisions_total", "counter",
+        "Stores of a known engine hash with other content.",
+        (double)stats.collisions);
+    one(t, "baton_kv_approximate_evicted_total", "counter",
+        "Guesses given up for room, in the table or at a worker.",
+        (double)guesses.evicted);
     one(t, "baton_kv_index_query_tokens_total", "counter",
         "Prompt tokens looked up.",
         (double)serve->counters.prompt_tokens_placed);

@@ -26,6 +26,7 @@
 #include "baton/base/arena.h"
 #include "baton/base/ids.h"
 #include "baton/base/status.h"
+#include "baton/planner/approx_index.h"
 #include "baton/planner/cost.h"
 #include "baton/planner/place.h"
 #include "baton/planner/prefix_index.h"
@@ -589,6 +590,9 @@ uint32_t bt_core_row_of(const struct bt_core *core, uint32_t worker,
                         uint32_t rank);
 void bt_core_match(const struct bt_core *core, uint32_t model,
                    const uint64_t *keys, size_t count, uint32_t *depths_out);
+/* Of the approximate index; zeros without one. */
+void bt_core_approx_stats(const struct bt_core *core,
+                          struct bt_approx_stats *out);
 /* The index itself, to read: its workers are those rows, its ranks 0. */
 const struct bt_prefix_index *bt_core_index(const struct bt_core *core);
 /* Own key an engine hash stands for in the index (journal). BT_NOT_FOUND. */
