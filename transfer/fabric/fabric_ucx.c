@@ -622,6 +622,11 @@ static ucs_status_t configure(const char *transports, ucp_config_t **out)
     set(config, "TCP_CM_REUSEADDR", "y");
     set(config, "KEEPALIVE_INTERVAL", "1s");
     set(config, "TCP_CONN_NB", "y"); /* connect() must not block the loop */
+    /* A put that is acknowledged after its endpoint has failed aborts this
+     * process (`tcp_ep.c:939`, PUT_TX_WAITING_ACK), and rendezvous puts.
+     * Messages are as fast once a segment is large. */
+    set(config, "TCP_PUT_ENABLE", "n");
+    set(config, "TCP_TX_SEG_SIZE", "64K");
     if (transports != NULL) {
         status = ucp_config_modify(config, "TLS", transports);
     } else {
