@@ -17,7 +17,8 @@ find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 foreach(spec IN ITEMS ucx:UCX xxhash:libxxhash jansson:jansson curl:libcurl
         mhd:libmicrohttpd zmq:libzmq msgpack:msgpack cyaml:libcyaml
-        yaml:yaml-0.1 nettle:nettle cmocka:cmocka)
+        yaml:yaml-0.1 nettle:nettle cmocka:cmocka ibverbs:libibverbs
+        rdmacm:librdmacm uring:liburing hwloc:hwloc numa:numa)
     string(REPLACE ":" ";" pair ${spec})
     list(GET pair 0 id)
     list(GET pair 1 pc)

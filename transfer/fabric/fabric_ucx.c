@@ -582,6 +582,7 @@ static void destroy(struct bt_transport *transport)
 
 static const struct bt_transport_ops ucx_ops = {
     .name = "ucx",
+    .limits = {.pieces_max = 1, .bytes_max = 1ull << 30},
     .destroy = destroy,
     .turn = turn,
     .map = bt_ucx_map,
@@ -592,6 +593,7 @@ static const struct bt_transport_ops ucx_ops = {
     .listen = listen_on,
     .unlisten = unlisten,
     .connect = connect_to,
+    .allow = bt_ucx_allow,
     .close = close_conn,
     .send = send_frame,
     .sent = all_sent,

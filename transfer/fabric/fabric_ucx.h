@@ -39,7 +39,7 @@ struct conn {
     ucp_ep_h ep;
     struct bt_tevent accept, failed, closed;
     enum bt_status why;
-    bool is_failed, is_closing, is_ep_closed, is_closed;
+    bool is_failed, is_closing, is_ep_closed, is_closed, is_allowed;
     size_t gets, sends, send_bytes, reads;
     LIST_HEAD(, bt_tget) waiting; /* no data yet */
 };
@@ -121,6 +121,7 @@ enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
 enum bt_status bt_ucx_key_open(struct bt_tconn *base, const uint8_t *bytes,
                                size_t size, struct bt_tkey **out);
 void bt_ucx_key_close(struct bt_tkey *key);
+void bt_ucx_allow(struct bt_tconn *base);
 void bt_ucx_get(struct bt_tconn *base, const struct bt_tspan *span,
                 struct bt_tget *get);
 

@@ -140,7 +140,7 @@ void bt_ucx_answer(struct conn *conn, struct read *read)
     };
     void *request;
 
-    if (span == NULL) {
+    if (span == NULL || !conn->is_allowed) {
         conn->reads--;
         free(read);
         bt_ucx_fail(conn, BT_PEER_ERROR);
@@ -230,11 +230,11 @@ static void land(struct ucx *ucx, struct bt_tget *get, void *data, bool rndv)
 
     LIST_REMOVE(get, entry);
     if (!rndv) {
-        memcpy(get->span.local, data, get->span.bytes);
+        memcpy(get->span.pieces[0].local, data, get->span.bytes);
         bt_ucx_get_ended(get, UCS_OK);
         return;
     }
-    request = ucp_am_recv_data_nbx(ucx->worker, data, get->span.local,
+    request = ucp_am_recv_data_nbx(ucx->worker, data, get->span.pieces[0].local,
                                    get->span.bytes, &params);
     if (!UCS_PTR_IS_PTR(request))
         bt_ucx_get_ended(get, UCS_PTR_STATUS(request));
@@ -266,7 +266,7 @@ void bt_ucx_get(struct bt_tconn *base, const struct bt_tspan *span,
     struct read_header header = {
         .token = ++conn->ucx->next_token,
         .key = span->remote_key->key,
-        .address = span->remote,
+        .address = span->pieces[0].remote,
         .bytes = span->bytes,
     };
 
@@ -281,4 +281,10 @@ void bt_ucx_get(struct bt_tconn *base, const struct bt_tspan *span,
     }
     LIST_INSERT_HEAD(&conn->waiting, get, entry);
     bt_ucx_send(conn, AM_READ, &header, sizeof(header));
+}
+
+/* Until then READs are refused. */
+void bt_ucx_allow(struct bt_tconn *base)
+{
+    ((struct conn *)base)->is_allowed = true;
 }

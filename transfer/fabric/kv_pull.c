@@ -269,12 +269,17 @@ static bool issue(struct bt_flow *flow, uint32_t chunk_max)
     chunk->pull = pull;
     chunk->get.done = on_got;
     pull->gets++;
-    span = (struct bt_tspan){
+    chunk->piece = (struct bt_tpiece){
         .local = (unsigned char *)sink->config.region + chunk->span.local,
-        .local_mem = sink->mem,
         .remote = peer->region + chunk->span.remote,
-        .remote_key = peer->key,
+        .bytes = (uint32_t)chunk->span.bytes,
+    };
+    span = (struct bt_tspan){
+        .pieces = &chunk->piece,
+        .count = 1,
         .bytes = chunk->span.bytes,
+        .local_mem = sink->mem,
+        .remote_key = peer->key,
     };
     sink->fabric->transport->ops->get(peer->conn, &span, &chunk->get);
     return pull->cursor.run < pull->run_count;

@@ -40,6 +40,7 @@ struct chunk {
     struct bt_tget get; /* first */
     struct bt_kv_pull *pull;
     struct bt_chunk span;
+    struct bt_tpiece piece;
     struct chunk *next_free;
 };
 

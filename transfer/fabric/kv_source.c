@@ -260,6 +260,7 @@ static void on_hello(struct peer_sink *sink, const struct bt_wire_frame *f)
         return;
     }
     sink->greeted = true;
+    sink->source->fabric->transport->ops->allow(sink->conn);
     memcpy(w.name, source->name, sizeof(w.name));
     w.region = (uintptr_t)source->config.region;
     w.block_count = source->config.block_count;

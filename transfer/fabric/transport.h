@@ -1,9 +1,13 @@
-/* What a fabric must offer: memory, connections, small messages, gets.
+/* The port of a fabric: memory, connections, small messages, gets and puts over
+ * one rail (a local NIC or address). A fabric of several rails has one
+ * transport per rail.
  *
  * The table below is all that kv_source.c, kv_sink.c and kv_pull.c know of a
- * transport; fabric_ucx.c is the first one. Rules every implementation keeps:
+ * transport; ucx, verbs and sim fill it, the decorators thread, trace and fault
+ * wrap it (transport_open.h). Rules every implementation keeps:
  *
- *  - nothing blocks; all calls and all upcalls are on the loop's thread
+ *  - nothing blocks (map, key_open, listen and destroy may take milliseconds);
+ *    all calls and all upcalls are on the loop's thread
  *  - upcalls (frame, failed, closed, done, accept) come from the loop or from
  *    ops->turn, never from inside another call of the table
  *  - per connection, upcalls keep the order in which things happened;
@@ -49,16 +53,24 @@ struct bt_tevent {
     struct bt_tconn *conn;
 };
 
-/* Where from and where to. */
-struct bt_tspan {
+/* One range: `remote` is an address in the peer's memory. */
+struct bt_tpiece {
     void *local;
-    struct bt_tmem *local_mem;
     uint64_t remote;
-    struct bt_tkey *remote_key;
-    size_t bytes;
+    uint32_t bytes; /* > 0 */
 };
-/* One get, embedded in the caller's chunk, who sets done; the rest is the
- * transport's until then. */
+/* Where from and where to: 1..limits.pieces_max pieces of one local and one
+ * remote registration. Pieces are the caller's and stay until done; those that
+ * touch on both sides should be one. Local ranges of a get do not overlap. */
+struct bt_tspan {
+    const struct bt_tpiece *pieces;
+    uint32_t count;
+    uint64_t bytes; /* sum, <= limits.bytes_max */
+    struct bt_tmem *local_mem;
+    struct bt_tkey *remote_key;
+};
+/* One get or put, embedded in the caller's chunk, who sets done; the rest is
+ * the transport's until then. */
 struct bt_tget {
     struct bt_tevent event;
     enum bt_status status;
@@ -66,17 +78,28 @@ struct bt_tget {
     LIST_ENTRY(bt_tget) entry;
     struct bt_tspan span;
     uint64_t token;
+    uint32_t left; /* parts still out */
+    void *more;    /* whatever else the transport hangs on it */
+};
+struct bt_tlimits {
+    uint32_t pieces_max; /* per get or put, >= 1 */
+    uint64_t bytes_max;  /* per get or put */
+    bool put;            /* put is there */
+    bool heartbeat;      /* sees a dead peer by itself; ours runs anyway */
 };
 
 typedef void (*bt_taccept_fn)(void *arg, struct bt_tconn *conn);
 
 struct bt_transport_ops {
     const char *name;
+    struct bt_tlimits limits;
     void (*destroy)(struct bt_transport *transport);
     /* One round of progress and upcalls; true if anything happened. For
      * orderly ends only: the loop does it otherwise. */
     bool (*turn)(struct bt_transport *transport);
 
+    /* BT_LIMIT: locked memory or registrations are used up (error text in the
+     * log of the transport's opener). */
     enum bt_status (*map)(struct bt_transport *transport, void *address,
                           size_t bytes, struct bt_tmem **out);
     void (*unmap)(struct bt_transport *transport, struct bt_tmem *mem);
@@ -97,6 +120,10 @@ struct bt_transport_ops {
     enum bt_status (*connect)(struct bt_transport *transport,
                               const struct sockaddr *address, socklen_t size,
                               struct bt_tconn **out);
+    /* The peer of this connection may now use memory whose key was packed: what
+     * it asks before is refused and fails the connection. A source calls it
+     * once it knows who the peer is. */
+    void (*allow)(struct bt_tconn *conn);
     /* Abrupt: outstanding work ends with BT_CANCELLED, then `closed`. */
     void (*close)(struct bt_tconn *conn);
     /* A copy is sent; a failure is `failed`. */
@@ -105,6 +132,10 @@ struct bt_transport_ops {
     bool (*sent)(const struct bt_tconn *conn);
     void (*get)(struct bt_tconn *conn, const struct bt_tspan *span,
                 struct bt_tget *get);
+    /* The other way; done means that the bytes are in the peer's memory. NULL
+     * unless limits.put. */
+    void (*put)(struct bt_tconn *conn, const struct bt_tspan *span,
+                struct bt_tget *put);
 };
 
 #endif

@@ -49,6 +49,25 @@ struct bt_kv_layout {
 
 /* ---- fabric: the transport ---- */
 
+#define BT_RAILS_MAX 8
+
+/* One rail: a local NIC (port) or address that carries part of the bytes. */
+struct bt_rail_config {
+    const char *name;          /* in logs and metrics; NULL: "rail0"... */
+    const char *device;        /* ucx: net device ("eth1", "mlx5_0:1"); verbs:
+                                  device or device:port; sim: network; NULL: any */
+    const char *address;       /* numeric, this end's; NULL: any */
+    const char *transports;    /* UCX_TLS; NULL: "tcp,self" */
+    uint64_t rate_bytes_per_s; /* what it should carry; 0: not known */
+    /* verbs: */
+    int gid_index;         /* -1: chosen by kind, RoCE v2 over IPv4 first */
+    uint16_t partition;    /* 0: the default key */
+    uint8_t traffic_class; /* 0: default */
+    uint16_t mtu;          /* 256..4096; 0: the port's */
+    /* sim: of the whole network; 0: at once */
+    int64_t sim_latency_ns;
+    uint64_t sim_rate_bytes_per_s;
+};
 struct bt_fabric_config {
     const char *transports; /* UCX_TLS, NULL = "tcp,self" */
     int64_t heartbeat_ns;   /* 0: 200 ms; a peer silent for 5 of them is dead */

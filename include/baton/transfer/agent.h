@@ -1,0 +1,182 @@
+/* The transfer agent as a library: what an engine links, or finds with
+ * dlopen("libbaton_agent.so.1") and bt_agent_api(). One agent per process owns
+ * a thread with the fabric, its rails, connections, leases and jobs; calls put
+ * a message in a bounded ring and return, results come back through another and
+ * are handed out by bt_agent_progress() on the caller's thread.
+ *
+ *   decode engine                              prefill engine
+ *   bt_agent_open, bt_agent_region             bt_agent_open, bt_agent_region
+ *                                              bt_agent_publish("req-1",
+ * blocks) bt_agent_pull(host, port, "req-1", ...)    ...  RELEASED "req-1"
+ *   poll(bt_agent_fd) -> bt_agent_progress -> PULLED
+ *
+ * Any thread may call; progress by one thread at a time. Nothing here blocks,
+ * except open and close (bounded: a few heartbeats). Every pull ends with one
+ * event within its deadline plus two heartbeats; its blocks are untouched
+ * afterwards.
+ */
+#ifndef BATON_TRANSFER_AGENT_H
+#define BATON_TRANSFER_AGENT_H
+
+#include "baton/base/status.h"
+#include "baton/transfer/kv.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BT_AGENT_API_VERSION 1
+
+struct bt_agent;
+
+struct bt_agent_config {
+    uint32_t api_version;               /* BT_AGENT_API_VERSION */
+    const char *name;                   /* of this engine, < BT_KV_NAME_MAX */
+    const char *fabric;                 /* "ucx", "verbs", "sim"; NULL: "ucx" */
+    const struct bt_rail_config *rails; /* NULL, 0: one, any device */
+    uint32_t rail_count;
+    bool rail_threads;  /* a thread per rail (NIC) */
+    const char *listen; /* numeric; NULL: no source, only pulls */
+    uint16_t port;      /* 0 picks one */
+    const uint8_t *key; /* 32 bytes shared by all peers; NULL: none, and
+                           then listen must be loopback or `insecure` */
+    bool insecure;
+    bool checksums;                     /* ask for and verify block checksums */
+    int64_t heartbeat_ns;               /* 0: 200 ms */
+    uint32_t chunk_bytes, inflight_max; /* as in bt_fabric_config */
+    uint32_t pulls_max;                 /* 0: 1,024 */
+    uint32_t leases_max;                /* 0: 4,096 */
+    uint64_t lease_blocks_max;          /* 0: 1,048,576 */
+};
+/* error_out >= 160 bytes. BT_INVALID, BT_UNSUPPORTED (fabric), BT_LIMIT
+ * (memlock), BT_EXISTS (port), BT_IO, BT_NO_MEMORY. */
+enum bt_status bt_agent_open(const struct bt_agent_config *config,
+                             struct bt_agent **out, char *error_out,
+                             size_t error_size);
+/* Pulls end with CANCELLED and leases with WITHDRAWN: events are lost that
+ * were not fetched before. */
+void bt_agent_close(struct bt_agent *agent);
+uint16_t bt_agent_port(const struct bt_agent *agent);
+/* Pace decorator (demo, tests): see bt_fabric_pace. Before the first pull. */
+enum bt_status bt_agent_pace(struct bt_agent *agent, const char *peer,
+                             uint64_t rate_bytes_per_s, int64_t setup_ns,
+                             const char *link_class);
+size_t bt_agent_meters(struct bt_agent *agent, struct bt_fabric_meter *out,
+                       size_t max);
+
+/* ---- memory ---- */
+
+struct bt_agent_region {
+    const char *name; /* peers ask for it; "kv" for an engine's pool */
+    void *base;
+    uint32_t block_count;
+    struct bt_kv_layout layout; /* what both ends must agree on */
+};
+/* Register; waits for the agent's thread. At most 16. BT_LIMIT: memlock, or
+ * too many, with a reason in error_out. */
+enum bt_status bt_agent_region(struct bt_agent *agent,
+                               const struct bt_agent_region *region,
+                               uint32_t *region_out, char *error_out,
+                               size_t error_size);
+
+/* ---- source ---- */
+
+/* Blocks (indices in the region) may be pulled under this id for lease_ns, or
+ * until a puller says it is done; then an event gives them back. BT_LIMIT:
+ * ring or leases full; BT_EXISTS. */
+enum bt_status bt_agent_publish(struct bt_agent *agent, uint32_t region,
+                                const char *request_id, const uint32_t *blocks,
+                                size_t count, int64_t lease_ns, void *owner);
+/* Take back early; the event WITHDRAWN comes when no reader is left. */
+enum bt_status bt_agent_withdraw(struct bt_agent *agent, uint32_t region,
+                                 const char *request_id);
+
+/* ---- sink ---- */
+
+struct bt_agent_pull {
+    uint32_t region; /* where to */
+    const char *host;
+    uint16_t port;
+    const char *remote_region; /* NULL: the region's own name */
+    const char *request_id;
+    const uint64_t *remote; /* block references at the source */
+    const uint32_t *local;  /* copied */
+    size_t count;           /* 0: only says done */
+    int64_t deadline_ns;    /* from now */
+    uint64_t estimate_ns;   /* the planner's, 0: none; comes back */
+    void *owner;
+};
+/* id_out names it for cancel. BT_LIMIT: ring or pulls full. */
+enum bt_status bt_agent_pull(struct bt_agent *agent,
+                             const struct bt_agent_pull *pull,
+                             uint64_t *id_out);
+void bt_agent_cancel(struct bt_agent *agent, uint64_t id);
+/* Keep a lease alive / tell the source that nobody comes. */
+void bt_agent_beat(struct bt_agent *agent, const char *host, uint16_t port,
+                   const char *remote_region, const char *request_id);
+void bt_agent_release(struct bt_agent *agent, const char *host, uint16_t port,
+                      const char *remote_region, const char *request_id);
+
+/* ---- events ---- */
+
+enum bt_agent_event_kind {
+    BT_AGENT_PULLED,    /* a pull ended: all fields */
+    BT_AGENT_RELEASED,  /* a puller has what it wanted: blocks are back */
+    BT_AGENT_EXPIRED,   /* nobody came: blocks are back */
+    BT_AGENT_WITHDRAWN, /* as asked: blocks are back */
+    BT_AGENT_REFUSED,   /* a peer was refused: detail says why */
+    BT_AGENT_RAIL       /* a rail went down or came back: detail */
+};
+struct bt_agent_event {
+    enum bt_agent_event_kind kind;
+    enum bt_status status;
+    uint64_t id;
+    void *owner;
+    char request_id[BT_KV_REQUEST_MAX + 1];
+    char peer[BT_KV_NAME_MAX];
+    char detail[160];
+    uint64_t bytes;
+    uint32_t descriptors, retries;
+    int64_t queued_ns, setup_ns, moved_ns, duration_ns; /* duration: all */
+    uint64_t estimate_ns;                               /* as given */
+    uint64_t predicted_ns; /* the agent's own, from its calibration; 0: none */
+    uint64_t rail_bytes[BT_RAILS_MAX];
+};
+/* Readable when events wait. */
+int bt_agent_fd(const struct bt_agent *agent);
+/* Hand out up to max events, oldest first; returns how many. */
+size_t bt_agent_progress(struct bt_agent *agent, struct bt_agent_event *out,
+                         size_t max);
+
+struct bt_agent_stats {
+    uint64_t pulls, pulls_failed, bytes, descriptors, retries,
+        checksum_failures;
+    uint64_t published, released, expired, refused_auth, refused_layout;
+    uint64_t ring_full; /* calls refused with BT_LIMIT for it */
+    uint32_t live_pulls, live_leases, peers, rails_up;
+};
+void bt_agent_stats(struct bt_agent *agent, struct bt_agent_stats *out);
+
+/* ---- dlopen ---- */
+
+struct bt_agent_table {
+    uint32_t api_version, size;
+    enum bt_status (*open)(const struct bt_agent_config *, struct bt_agent **,
+                           char *, size_t);
+    void (*close)(struct bt_agent *);
+    uint16_t (*port)(const struct bt_agent *);
+    enum bt_status (*region)(struct bt_agent *, const struct bt_agent_region *,
+                             uint32_t *, char *, size_t);
+    enum bt_status (*publish)(struct bt_agent *, uint32_t, const char *,
+                              const uint32_t *, size_t, int64_t, void *);
+    enum bt_status (*withdraw)(struct bt_agent *, uint32_t, const char *);
+    enum bt_status (*pull)(struct bt_agent *, const struct bt_agent_pull *,
+                           uint64_t *);
+    void (*cancel)(struct bt_agent *, uint64_t);
+    int (*fd)(const struct bt_agent *);
+    size_t (*progress)(struct bt_agent *, struct bt_agent_event *, size_t);
+    void (*stats)(struct bt_agent *, struct bt_agent_stats *);
+};
+/* The only symbol that needs looking up; NULL: another version. */
+const struct bt_agent_table *bt_agent_api(uint32_t api_version);
+
+#endif
