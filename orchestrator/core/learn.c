@@ -8,8 +8,10 @@
  *   decode    second token - first, each alone in its event, at the batch and
  *             tokens of the own ledger, when d prefills nothing
  *   transfer  first token - leg D sent, less one step, when d had room, for
- *             engines that send after the prefill only; links of the path from
- *             64 MiB, beside which setup and descriptors are small
+ *             engines that send after the prefill only; links of the path when
+ *             setup and descriptors are small beside the bytes: from 64 MiB, or
+ *             10 ms of a slower link (by its nominal rate: to count a transfer
+ *             because it was slow would teach that the link is)
  *   output    tokens of requests that ended well
  *   total     first token - placement, over the total that was predicted then,
  *             of every request: what the parts do not see is in it, so it alone
@@ -21,7 +23,9 @@
 #include "baton/base/units.h"
 
 #define LINK_BYTES_MIN  (64ULL << 20)
-#define OUTPUT_SEEN_MIN 50u /* before the configured expectation is left */
+#define LINK_PER_SECOND 100u /* 10 ms of the link */
+#define LINK_FIXED      8    /* bytes take so many times setup + descriptors */
+#define OUTPUT_SEEN_MIN 50u  /* before the configured expectation is left */
 #define OUTPUT_DECAY    0.999
 #define TOTAL_SMALL_NS  (100 * BT_NS_PER_MS)
 #define TOTAL_DECAY     0.995
@@ -155,6 +159,23 @@ struct transfer_seen {
     uint32_t handle;
 };
 
+static bool tells_of_link(const struct bt_core *core,
+                          const struct transfer_seen *seen, uint32_t link,
+                          int64_t fixed_ns)
+{
+    uint64_t rate =
+        bt_topology_link_at(core->config.topology, link)->rate_bytes_per_s;
+    double alone_ns;
+
+    if (seen->ns <= fixed_ns || rate == 0)
+        return false;
+    if (seen->bytes >= LINK_BYTES_MIN)
+        return true;
+    alone_ns = (double)seen->bytes * 1e9 / (double)rate;
+    return seen->bytes >= rate / LINK_PER_SECOND &&
+           alone_ns >= (double)fixed_ns * LINK_FIXED;
+}
+
 /* Bytes beside it on the link that carried most of them. */
 static uint64_t learn_links(struct bt_core *core,
                             const struct transfer_seen *seen)
@@ -171,7 +192,7 @@ static uint64_t learn_links(struct bt_core *core,
 
         if (own > most)
             most = own;
-        if (seen->bytes >= LINK_BYTES_MIN && seen->ns > fixed &&
+        if (tells_of_link(core, seen, link, fixed) &&
             bt_link_observe(c, seen->bytes, own, seen->ns - fixed))
             bt_network_rate_set(core->network, link, bt_link_rate(c));
     }

@@ -296,7 +296,7 @@ struct fabric {
     struct bt_topology *topology;
 };
 
-static void fabric_make(struct fabric *f)
+static void fabric_make_at(struct fabric *f, uint64_t rate)
 {
     struct bt_topology_spec spec = {.nodes = f->nodes,
                                     .node_count = 4,
@@ -310,7 +310,7 @@ static void fabric_make(struct fabric *f)
         f->nodes[i] = (struct bt_topology_node){.name = "node",
                                                 .rack = BT_LINK_NONE,
                                                 .rails = 1,
-                                                .rail_bytes_per_s = GB};
+                                                .rail_bytes_per_s = rate};
         f->workers[i] = (struct bt_topology_worker){.node = i};
     }
     bytes = bt_topology_bytes(&spec);
@@ -321,19 +321,31 @@ static void fabric_make(struct fabric *f)
     assert_non_null(f->topology);
 }
 
-/* 1,008 tokens are 100.8 MB: 101 ms at 1 GB/s; then a step of 10 ms. */
-static void transfer(struct world *w, uint32_t p, uint32_t d, int64_t ms)
+static void fabric_make(struct fabric *f)
 {
-    plan.p = p;
+    fabric_make_at(f, GB);
+}
+
+/* A token is 100 kB; after the transfer comes a step of 10 ms. */
+static void transfer_of(struct world *w, uint32_t d, uint32_t tokens,
+                        int64_t ms)
+{
     plan.d = d;
-    (void)send(w, 1, 1008);
-    w->now_ms += 102;
-    (void)world_answered(w, 1, 1, 1008, 0);
+    (void)send(w, 1, tokens);
+    w->now_ms += true_prefill_ms(tokens);
+    (void)world_answered(w, 1, 1, tokens, 0);
     assert_int_equal(w->items[0].type, BT_FX_SEND_DECODE);
     w->now_ms += ms + 10;
     EXPECT(world_first(w, 1, 2), "");
     (void)world_done(w, 1, 2);
     w->now_ms += 10;
+}
+
+/* 1,008 tokens are 100.8 MB: 101 ms at 1 GB/s. */
+static void transfer(struct world *w, uint32_t p, uint32_t d, int64_t ms)
+{
+    plan.p = p;
+    transfer_of(w, d, 1008, ms);
 }
 
 static double rate_in(const struct world *w, const struct fabric *f, uint32_t i)
@@ -367,6 +379,49 @@ static void test_slow_link_is_found(void **state)
     transfer(&w, 0, 3, 404);
     assert_near((double)w.decisions[1].placement.chosen.terms.transfer_ns,
                 404 * MS, 0.06);
+    world_fini(&w);
+    free(f.memory);
+}
+
+/* 100 MB/s: 16 MB are 160 ms, far more than setup, and count although they are
+ * few bytes. A quarter of the rate is in force after 20 transfers. */
+static void test_slow_link_of_a_slow_fabric(void **state)
+{
+    struct world w;
+    struct fabric f;
+
+    (void)state;
+    init(&w);
+    fabric_make_at(&f, GB / 10);
+    w.config.topology = f.topology;
+    world_start(&w);
+    for (int i = 0; i < 20; i++) {
+        plan.p = (uint32_t)i % 2;
+        transfer_of(&w, 2, 160, 160);
+        transfer_of(&w, 3, 160, 640);
+    }
+    assert_near(rate_in(&w, &f, 3), 0.025 * GB, 0.05);
+    assert_near(rate_in(&w, &f, 2), 0.1 * GB, 0.06);
+    world_fini(&w);
+    free(f.memory);
+}
+
+/* 1.6 MB at 200 MB/s are 8 ms: what else takes time would be taken for the
+ * link. */
+static void test_short_transfers_say_nothing(void **state)
+{
+    struct world w;
+    struct fabric f;
+
+    (void)state;
+    init(&w);
+    fabric_make_at(&f, GB / 5);
+    w.config.topology = f.topology;
+    world_start(&w);
+    plan.p = 0;
+    for (int i = 0; i < 40; i++)
+        transfer_of(&w, 3, 16, 70);
+    assert_near(rate_in(&w, &f, 3), 0.2 * GB, 0.001);
     world_fini(&w);
     free(f.memory);
 }
@@ -488,6 +543,8 @@ int main(void)
         cmocka_unit_test(test_unclean_prefills_are_left_out),
         cmocka_unit_test(test_decode_converges),
         cmocka_unit_test(test_slow_link_is_found),
+        cmocka_unit_test(test_slow_link_of_a_slow_fabric),
+        cmocka_unit_test(test_short_transfers_say_nothing),
         cmocka_unit_test(test_own_traffic_is_no_slow_link),
         cmocka_unit_test(test_unclean_transfers_are_left_out),
         cmocka_unit_test(test_output_length),
