@@ -14,13 +14,17 @@
  *    under a landing write is never given back, also after cancel
  *  - a lane never has more bytes or operations out than its window
  *  - what a lane lost is sent again over another lane, or the same one when it
- *    is back; an operation that failed retries_max times ends the job
- *  - a block that failed its checksum is fetched again once per try
+ *    is back; bytes that failed again after retries_max repeats end the job
+ *  - a block that failed its checksum is fetched once more; then it ends the
+ *    job with BT_CHECKSUM
  *
  * Order: round robin by operation over the jobs of a lane's peer, so that flows
  * share fairly; a job whose urgency = bytes left / (time left * rate of its
  * lanes) comes near 1 (promote_percent) goes first, least slack first
- * (cost-models.md section 13; MFS). Ties: the older job.
+ * (cost-models.md section 13; MFS). Ties: the older job. Without a known rate
+ * no job is urgent. What failed on a lane waits for another open one of the
+ * job, if there is one: ask all lanes again after every end, and close a lane
+ * that shall rest.
  */
 #ifndef BATON_TRANSFER_JOBS_H
 #define BATON_TRANSFER_JOBS_H
@@ -42,7 +46,7 @@ struct bt_jobs_config {
     uint64_t blocks_total_max; /* of all live jobs: bounds the memory */
     uint32_t lanes_max;
     uint32_t ops_max;         /* out at once, all lanes */
-    uint32_t retries_max;     /* per operation */
+    uint32_t retries_max;     /* repeats of an operation that failed */
     uint32_t promote_percent; /* 0: 80 */
 };
 /* Arena bytes that init takes for this configuration. */
@@ -92,7 +96,10 @@ struct bt_job_spec {
 enum bt_status bt_jobs_add(struct bt_jobs *jobs, int64_t now_ns,
                            const struct bt_job_spec *spec,
                            struct bt_job_id *out);
-/* Lanes it may use from now on (also while running: a lane that came back). */
+/* Lanes it may use from now on (also while running: a lane that came back). It
+ * takes the place of the first of the job's lanes that is closed, if any, so
+ * that one rail keeps its place in lane_bytes. BT_LIMIT, BT_EXISTS, BT_STALE
+ * (lane closed; job stopped). */
 enum bt_status bt_jobs_use(struct bt_jobs *jobs, struct bt_job_id job,
                            struct bt_lane_id lane);
 enum bt_status bt_jobs_start(struct bt_jobs *jobs, struct bt_job_id job,
@@ -108,7 +115,7 @@ struct bt_job_piece {
     uint32_t bytes;
 };
 struct bt_job_op {
-    uint32_t op; /* to name it when it ends; reused afterwards */
+    uint32_t op; /* < ops_max; names it when it ends; reused afterwards */
     struct bt_job_id job;
     void *owner;
     uint64_t bytes;
@@ -125,7 +132,8 @@ bool bt_jobs_next(struct bt_jobs *jobs, struct bt_lane_id lane, int64_t now_ns,
 /* It ended. Blocks whose last byte it brought are listed by position in the
  * spec's arrays; verify them and report each damaged one before the next call.
  * landed_out: room for as many as an operation can complete (op_bytes /
- * block_bytes + pieces + 1). */
+ * block_bytes + pieces + 1), else BT_TOO_LARGE and nothing changes; NULL: they
+ * are not listed. Of a job that was stopped none are. BT_STALE: not out. */
 enum bt_status bt_jobs_op_ended(struct bt_jobs *jobs, uint32_t op,
                                 enum bt_status status, int64_t now_ns,
                                 uint32_t *landed_out, uint32_t landed_max,
@@ -139,7 +147,8 @@ struct bt_job_end {
     struct bt_job_id job; /* stale from now on */
     void *owner;
     enum bt_status status; /* OK; CHECKSUM; TIMEOUT, CANCELLED...: as stopped;
-                              PEER_ERROR: retries used up */
+                              PEER_ERROR: retries used up; LIMIT: too many
+                              ranges wait to be sent again (4 * ops_max) */
     uint64_t bytes;        /* of operations that ended well */
     uint32_t descriptors;  /* pieces posted, repeats included */
     uint32_t ops, retries, damaged;

@@ -29,7 +29,7 @@ enum bt_status bt_leases_init(struct bt_arena *arena,
                               const struct bt_leases_config *config,
                               struct bt_leases **out);
 
-/* Blocks are copied and sorted inside. BT_EXISTS: id is live; BT_LIMIT;
+/* Blocks are copied. BT_EXISTS: id is live or not yet reaped; BT_LIMIT;
  * BT_INVALID: id empty or over BT_KV_REQUEST_MAX, or a block twice. */
 enum bt_status bt_lease_publish(struct bt_leases *leases, const char *id,
                                 const uint64_t *blocks, size_t count,
@@ -54,12 +54,13 @@ struct bt_lease_over {
     enum bt_lease_why why;
     uint32_t block_count;
 };
-/* Leases that are over at now_ns, oldest first; false: none. Their blocks are
- * free for the owner. */
+/* Leases that are over at now_ns, in the order of their ends; false: none.
+ * Their blocks are free for the owner. */
 bool bt_lease_reap(struct bt_leases *leases, int64_t now_ns,
                    struct bt_lease_over *out);
-/* Earliest expiry, INT64_MAX: none. */
+/* Earliest expiry of a live one, INT64_MAX: none. */
 int64_t bt_lease_next(const struct bt_leases *leases);
+/* Not yet reaped ones, and their blocks. */
 uint32_t bt_lease_count(const struct bt_leases *leases);
 uint64_t bt_lease_blocks(const struct bt_leases *leases);
 

@@ -16,9 +16,14 @@ struct bt_plan_check {
     uint32_t grain; /* divides block_bytes and every piece */
     uint64_t out_bytes[BT_JOB_LANES_MAX];
     uint32_t out_ops[BT_JOB_LANES_MAX];
-    uint64_t window_bytes[BT_JOB_LANES_MAX];
+    uint64_t window_bytes[BT_JOB_LANES_MAX]; /* 0: no limit */
     uint32_t window_ops[BT_JOB_LANES_MAX];
+    const uint32_t *by_local; /* bt_plan_index's; NULL: every look-up reads the
+                                 whole list */
 };
+/* For long lists: fill by_local (count entries, the caller's, stays) with the
+ * positions in the order of their local blocks, and use it from now on. */
+void bt_plan_index(struct bt_plan_check *check, uint32_t *by_local);
 /* BT_OK, or BT_BUG with what is wrong in text_out (>= 128 bytes): a piece
  * outside what was asked or pairing the wrong blocks, a byte already out or
  * already moved, a window exceeded. */
@@ -28,7 +33,7 @@ enum bt_status bt_plan_posted(struct bt_plan_check *check, uint32_t lane,
 enum bt_status bt_plan_ended(struct bt_plan_check *check, uint32_t lane,
                              const struct bt_job_op *op, bool ok,
                              char *text_out, size_t text_size);
-/* A block is to be moved again (damaged). */
+/* A block is to be moved again (damaged). BT_BUG: it has not been moved. */
 enum bt_status bt_plan_again(struct bt_plan_check *check, uint32_t position);
 /* The job ended: nothing may be out, and if it ended well nothing missing. */
 enum bt_status bt_plan_done(const struct bt_plan_check *check, bool ok,

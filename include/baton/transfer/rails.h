@@ -92,18 +92,24 @@ struct bt_node_map {
     uint32_t numa_count;
 };
 
-/* Indices of the best `want` NICs that are up: nearest to the GPU (pci; NULL:
- * none in particular), one per HCA first, faster first, then by PCI address.
- * Returns how many. */
+/* Indices of the best `want` NICs that are up: RDMA before plain Ethernet, one
+ * port per HCA before any second one, nearest to the GPU (pci; NULL or not
+ * there: none in particular), faster, then by PCI address. Returns how many. */
 uint32_t bt_rails_choose(const struct bt_node_map *map, const char *gpu_pci,
                          uint32_t want, uint32_t *nics_out);
-/* Best GID of a port for peers (E13); -1: none. */
+/* Best GID of a port for peers (E13), as the device counts them (bt_gid.index);
+ * among IPv4 ones first that of the netdev's own network. -1: none. */
 int bt_gid_choose(const struct bt_nic *nic);
 /* May these two ports talk? BT_INCOMPATIBLE with the reason in words (>= 128):
- * link types, RoCE versions, subnets, partitions (limited with limited). */
+ * a port is down, link types, RoCE versions, subnets (unknown ones: refused,
+ * unless RoCE v1 or link-local GIDs are all both have), partitions (limited
+ * with limited). */
 enum bt_status bt_rails_reach(const struct bt_nic *a, const struct bt_nic *b,
                               char *why_out, size_t why_size);
-/* Pair rails of two nodes, each remote once, in order; returns pairs. */
+/* Pair rails of two nodes: as many pairs as can be, each port once, in the
+ * order of mine, each with the first of theirs that leaves the earlier ones a
+ * partner. At most BT_NODE_NICS_MAX each; pairs_out {mine, theirs} has room for
+ * the smaller count. Returns how many. */
 uint32_t bt_rails_pair(const struct bt_nic *const *mine, uint32_t mine_count,
                        const struct bt_nic *const *theirs,
                        uint32_t theirs_count, uint32_t (*pairs_out)[2]);
