@@ -1,7 +1,9 @@
-/* `baton topo`: lints a topology file and draws it: pods, racks, nodes and
+/* `baton topo`: shows this node's devices and rails (cmd_topo_node.c), or, with
+ * --file, lints a topology file and draws it: pods, racks, nodes and
  * workers as a tree with their rates, then what the pairs of workers have
  * between them, then remarks. Decides only how it reads; the rules are
  * bt_topology_file_load's, the paths and remarks the planner's. */
+#include "cmd_topo.h"
 #include "baton/base/units.h"
 #include "baton/orchestrator/topology_file.h"
 #include "command.h"
@@ -13,11 +15,23 @@
 struct topo_options {
     const char *file;
     const char *output;
+    const char *hwloc_xml;
+    const char *gpu;
+    uint64_t rails;
 };
 
 static const struct bt_option OPTIONS[] = {
-    {"file", 'f', BT_OPTION_STRING, "FILE", "topology (YAML), required",
+    {"file", 'f', BT_OPTION_STRING, "FILE",
+     "draw this topology (YAML) instead of this node",
      offsetof(struct topo_options, file)},
+    {"rails", 'r', BT_OPTION_U64, "N", "this node: rails to choose (default 8)",
+     offsetof(struct topo_options, rails)},
+    {"gpu", 'g', BT_OPTION_STRING, "PCI",
+     "this node: rails for the GPU at 0000:1b:00.0",
+     offsetof(struct topo_options, gpu)},
+    {"hwloc-xml", 0, BT_OPTION_STRING, "FILE",
+     "another node's: what lstopo FILE.xml wrote there",
+     offsetof(struct topo_options, hwloc_xml)},
     {"output", 'o', BT_OPTION_STRING, "FORMAT", "table or json (default table)",
      offsetof(struct topo_options, output)},
     {0},
@@ -339,7 +353,7 @@ static int show_file(const char *path, bool json)
 
 static int run(int argc, char **argv)
 {
-    struct topo_options options = {.output = "table"};
+    struct topo_options options = {.output = "table", .rails = 8};
     int first = 0;
     int code = bt_options_parse(&bt_command_topo, argc, argv, &options, &first);
     if (code >= 0)
@@ -350,16 +364,24 @@ static int run(int argc, char **argv)
                 options.output);
         return BT_EXIT_USAGE;
     }
-    if (!options.file || first != argc) {
-        fprintf(stderr, "usage: baton topo --file FILE [OPTION...]\n");
+    if (first != argc) {
+        fprintf(stderr, "usage: baton topo [OPTION...]\n");
         return BT_EXIT_USAGE;
     }
-    return show_file(options.file, json);
+    if (options.file)
+        return show_file(options.file, json);
+    return topo_node(&(struct topo_node_options){
+        .hwloc_xml = options.hwloc_xml,
+        .gpu = options.gpu,
+        .rails =
+            options.rails > UINT32_MAX ? UINT32_MAX : (uint32_t)options.rails,
+        .json = json,
+    });
 }
 
 const struct bt_command bt_command_topo = {
     .name = "topo",
-    .summary = "check a topology file and draw it",
+    .summary = "show this node's NICs and rails, or draw a topology file",
     .arguments = "",
     .options = OPTIONS,
     .run = run,

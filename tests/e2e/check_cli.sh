@@ -49,7 +49,9 @@ expect 3 '' "map.yaml:2:22: unknown rack 'r0'" \
     "$baton" topo --file "$dir/map.yaml"
 expect 3 '"ok":false,"status":"invalid"' 'map.yaml:2:22: ' \
     "$baton" topo --file "$dir/map.yaml" -o json
-expect 2 '' 'usage: baton topo' "$baton" topo
+expect 2 '' 'usage: baton topo' "$baton" topo extra
+expect 0 'RAIL' '' "$baton" topo
+expect 2 '' 'no GPU at' "$baton" topo --gpu 0000:ff:1f.7
 expect 2 '' 'output is table or json' "$baton" topo -f "$map" -o xml
 printf 'topology: map.yaml\n' | cat "$good" - >"$dir/with_map.yaml"
 expect 3 '' "map.yaml:2:22: unknown rack 'r0'" "$baton" check "$dir/with_map.yaml"
