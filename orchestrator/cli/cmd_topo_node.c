@@ -93,7 +93,8 @@ static void print_nic(const struct view *v, uint32_t index)
 {
     const struct bt_nic *nic = &v->map->nics[index];
     const struct bt_gid *gid = gid_of(nic);
-    char rate[32] = "unknown", rail[16], numa[16], port[48], chosen[64] = "-";
+    char rate[32] = "unknown", rail[16], numa[16], mtu[16], port[48],
+         chosen[64] = "-";
 
     if (nic->rate_bytes_per_s != 0)
         bt_rate_format(nic->rate_bytes_per_s, rate, sizeof(rate));
@@ -101,12 +102,12 @@ static void print_nic(const struct view *v, uint32_t index)
     if (gid != NULL)
         snprintf(chosen, sizeof(chosen), "%u %s", gid->index,
                  gid_name(gid->kind));
-    printf("%-5s %-10s %-10s %-10s %-5s %-10s %5u  %-4s %-13s %-14s %s\n",
+    printf("%-5s %-10s %-10s %-10s %-5s %-10s %5s  %-4s %-13s %-14s %s\n",
            number(rail_of(v, index), -1, rail),
            nic->device[0] == '\0' ? "-" : port, or_dash(nic->netdev),
-           link_name(nic->link), nic->is_up ? "up" : "down", rate, nic->mtu,
-           number(nic->numa, -1, numa), or_dash(nic->pci), chosen,
-           or_dash(nic->address));
+           link_name(nic->link), nic->is_up ? "up" : "down", rate,
+           number((int)nic->mtu, 0, mtu), number(nic->numa, -1, numa),
+           or_dash(nic->pci), chosen, or_dash(nic->address));
 }
 
 static void print_gpu(const struct view *v, const struct bt_gpu *gpu)

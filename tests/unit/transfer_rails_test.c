@@ -147,10 +147,13 @@ static void test_choice_is_by_identity(void **state)
         for (uint32_t i = 0; i < 5; i++)
             add_nic(i % 2 ? "mlx5_1" : "mlx5_0", pci[order[i]], 1);
         add_nic("", "0000:01:00.0", 1)->link = BT_NIC_ETHERNET;
-        assert_int_equal(bt_rails_choose(&map, NULL, 6, nics), 6);
+        assert_int_equal(bt_rails_choose(&map, NULL, 6, nics), 5);
         for (uint32_t i = 0; i < 5; i++)
             assert_string_equal(map.nics[nics[i]].pci, right[i]);
-        assert_int_equal(nics[5], 5); /* no RDMA: last */
+        for (uint32_t i = 0; i < 5; i++)
+            map.nics[i].is_up = false;
+        assert_int_equal(bt_rails_choose(&map, NULL, 6, nics), 1);
+        assert_int_equal(nics[0], 5); /* TCP when there is nothing else */
     }
 }
 

@@ -189,6 +189,9 @@ uint32_t bt_rails_choose(const struct bt_node_map *map, const char *gpu_pci,
     sort(map, list, count);
     rank(map, list, count);
     sort(map, list, count);
+    /* TCP beside RDMA would go unnoticed (E18) and slow every job down */
+    while (count > 0 && list[count - 1].is_plain && !list[0].is_plain)
+        count--;
     if (want > count)
         want = count;
     for (uint32_t i = 0; i < want; i++)

@@ -94,7 +94,8 @@ struct bt_node_map {
 
 /* Indices of the best `want` NICs that are up: RDMA before plain Ethernet, one
  * port per HCA before any second one, nearest to the GPU (pci; NULL or not
- * there: none in particular), faster, then by PCI address. Returns how many. */
+ * there: none in particular), faster, then by PCI address. Plain Ethernet only
+ * when no RDMA port is up. Returns how many. */
 uint32_t bt_rails_choose(const struct bt_node_map *map, const char *gpu_pci,
                          uint32_t want, uint32_t *nics_out);
 /* Best GID of a port for peers (E13), as the device counts them (bt_gid.index);
