@@ -1,3 +1,6 @@
-baton_test(test_kv_fabric LABELS conformance TIMEOUT 180
-    SOURCES test_kv_fabric.c kv_bed.c
-    LIBS bt_transfer bt_base ext_ev)
+foreach(part IN ITEMS fabric life rails auth limits)
+    baton_test(test_kv_${part} LABELS conformance TIMEOUT 300
+        SOURCES test_kv_${part}.c kv_bed.c kv_tap.c
+        INCLUDES ${PROJECT_SOURCE_DIR}/transfer/fabric
+        LIBS bt_transfer bt_base ext_ev)
+endforeach()

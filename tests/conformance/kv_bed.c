@@ -21,10 +21,50 @@
 #define GUARD_S 60.0
 #define SEED    7u
 
+#define TESTS_MAX 64
+#define RAILS     2u
+
+#define KIND(name)                                                             \
+    static enum bt_status create_##name(                                       \
+        struct ev_loop *loop, const struct bt_fabric_config *config,           \
+        struct bt_fabric **out, char *error, size_t size)                      \
+    {                                                                          \
+        struct bt_fabric_config c = *config;                                   \
+                                                                               \
+        c.kind = #name;                                                        \
+        return bt_fabric_create(loop, &c, out, error, size);                   \
+    }
+KIND(ucx)
+KIND(sim)
+KIND(verbs)
+#undef KIND
+
 const struct bed_fabric bed_fabrics[] = {
-    {"ucx", bt_fabric_ucx_create},
-    {NULL, NULL},
+    {"ucx", create_ucx, true},
+    {"sim", create_sim, false},
+    {"verbs", create_verbs, true},
+    {NULL, NULL, false},
 };
+
+const uint8_t bed_key[32] = {1, 2, 3, 4, 5, 6, 7, 8};
+const uint8_t bed_other_key[32] = {1, 2, 3, 4, 5, 6, 7, 9};
+
+const char *bed_address(uint32_t rail)
+{
+    static const char *const own[RAILS] = {"127.0.0.1", "127.0.0.1"};
+    static char given[RAILS][48];
+    const char *list = getenv("BATON_FABRIC_ADDRESS");
+    size_t length;
+
+    assert_true(rail < RAILS);
+    if (list == NULL)
+        return own[rail];
+    for (uint32_t i = 0; i < rail && strchr(list, ',') != NULL; i++)
+        list = strchr(list, ',') + 1;
+    length = strcspn(list, ",");
+    snprintf(given[rail], sizeof(given[rail]), "%.*s", (int)length, list);
+    return given[rail];
+}
 
 static double now_s(void)
 {
@@ -70,23 +110,47 @@ static void on_flip(struct ev_loop *loop, ev_timer *w, int revents)
     ev_timer_start(loop, w);
 }
 
-static enum bt_status on_check(void *arg, const char *request,
-                               const uint32_t *blocks, size_t count)
+static enum bt_status on_check(void *arg, const struct bt_kv_ask *ask)
 {
     struct bed *bed = arg;
 
-    assert_non_null(blocks);
-    assert_true(count > 0);
+    assert_non_null(ask->refs);
+    assert_true(ask->count > 0);
     bed->checks++;
-    if (strcmp(request, "expired") == 0)
+    bed->first_ref = ask->refs[0];
+    if (strcmp(ask->request_id, "expired") == 0)
         return BT_LEASE_EXPIRED;
-    if (strncmp(request, "ok", 2) != 0)
+    if (strncmp(ask->request_id, "later", 5) == 0) {
+        bed->ticket = ask->ticket;
+        bed->asked++;
+        return BT_AGAIN;
+    }
+    if (strncmp(ask->request_id, "ok", 2) != 0)
         return BT_NOT_FOUND;
+    for (size_t i = 0; bed->keyed_refs && i < ask->count; i++)
+        ask->blocks_out[i] = (uint32_t)(ask->refs[i] >> 32);
     if (bed->flip_after_s > 0) {
         ev_timer_set(&bed->flip, bed->flip_after_s, 0);
         ev_timer_start(bed->loop, &bed->flip);
     }
     return BT_OK;
+}
+
+static void on_left(void *arg, const char *request)
+{
+    struct bed *bed = arg;
+
+    assert_non_null(request);
+    bed->left++;
+}
+
+static void on_rail(void *arg, const struct bt_kv_rail_event *event)
+{
+    struct bed *bed = arg;
+
+    bed->ups += event->is_up;
+    bed->downs += !event->is_up;
+    bed->last_rail = *event;
 }
 
 static void remember(struct bed *bed, const char *request)
@@ -119,15 +183,27 @@ static void on_refused(void *arg, const char *sink, const char *reason)
     snprintf(bed->reason, sizeof(bed->reason), "%s", reason);
 }
 
-static struct bt_fabric *fabric_new(struct bed *bed)
+static struct bt_fabric *fabric_new(struct bed *bed, const uint8_t *key)
 {
+    struct bt_rail_config rails[RAILS];
     const struct bt_fabric_config config = {
-        .heartbeat_ns = (int64_t)(BED_HEARTBEAT_S * 1e9)};
+        .rails = rails,
+        .rail_count = bed->rails > 0 ? bed->rails : 1,
+        .rail_threads = getenv("BATON_RAIL_THREADS") != NULL,
+        .key = key,
+        .heartbeat_ns = (int64_t)(BED_HEARTBEAT_S * 1e9),
+    };
     struct bt_fabric *fabric = NULL;
     char error[160] = "";
-    enum bt_status status =
-        bed->create(bed->loop, &config, &fabric, error, sizeof(error));
+    enum bt_status status;
 
+    assert_true(config.rail_count <= RAILS);
+    for (uint32_t i = 0; i < config.rail_count; i++)
+        rails[i] = (struct bt_rail_config){.address = bed_address(i),
+                                           .gid_index = -1,
+                                           .sim_latency_ns = 20000,
+                                           .sim_rate_bytes_per_s = 1u << 28};
+    status = bed->create(bed->loop, &config, &fabric, error, sizeof(error));
     if (status != BT_OK)
         fprintf(stderr, "fabric: %s\n", error);
     assert_int_equal(status, BT_OK);
@@ -161,8 +237,10 @@ static void source_start(struct bed *bed, uint16_t port)
 {
     struct bt_kv_source_config config = {
         .name = BED_NAME_SOURCE,
-        .address = "127.0.0.1",
+        .address = bed_address(0),
         .port = port,
+        .region_name = bed->region_name,
+        .keyed = bed->keyed_refs,
         .layout = bed->layout,
         .region = bed->from,
         .block_count = bed->blocks,
@@ -171,11 +249,12 @@ static void source_start(struct bed *bed, uint16_t port)
         .renewed = on_renewed,
         .arg = bed,
         .refused = on_refused,
+        .left = on_left,
     };
     char error[160] = "";
     enum bt_status status;
 
-    bed->source_fabric = fabric_new(bed);
+    bed->source_fabric = fabric_new(bed, bed->key);
     status = bt_kv_source_start(bed->source_fabric, &config, &bed->source,
                                 error, sizeof(error));
     if (status != BT_OK)
@@ -190,6 +269,11 @@ void bed_source(struct bed *bed)
     source_start(bed, 0);
 }
 
+void bed_source_at(struct bed *bed, uint16_t port)
+{
+    source_start(bed, port);
+}
+
 struct bt_kv_sink *bed_other_sink(struct bed *bed, unsigned char *to)
 {
     const struct bt_kv_sink_config config = {
@@ -199,6 +283,10 @@ struct bt_kv_sink *bed_other_sink(struct bed *bed, unsigned char *to)
         .block_count = bed->blocks,
         .connect_timeout_ns = 2000000000,
         .beat_ns = 50000000,
+        .idle_ns = bed->idle_ns,
+        .no_checksums = bed->no_checksums,
+        .rail = on_rail,
+        .arg = bed,
     };
     struct bt_kv_sink *sink = NULL;
 
@@ -209,7 +297,7 @@ struct bt_kv_sink *bed_other_sink(struct bed *bed, unsigned char *to)
 
 void bed_sink(struct bed *bed)
 {
-    bed->sink_fabric = fabric_new(bed);
+    bed->sink_fabric = fabric_new(bed, bed->sink_key);
     bed->sink = bed_other_sink(bed, bed->to);
 }
 
@@ -246,20 +334,118 @@ enum bt_status bed_pull(struct bed *bed, struct bt_kv_sink *sink,
                         const uint32_t *local, size_t count, double deadline_s,
                         struct bed_end *end, struct bt_kv_pull **out)
 {
-    const struct bt_kv_pull_spec spec = {
-        .host = "127.0.0.1",
+    uint64_t *refs = malloc((count + 1) * sizeof(*refs));
+    struct bt_kv_pull_spec spec = {
+        .host = bed_address(0),
         .port = bed->port,
         .request_id = request,
-        .remote = remote,
+        .remote = refs,
         .local = local,
         .count = count,
         .deadline_ns = (int64_t)(deadline_s * 1e9),
     };
     struct bt_kv_pull *pull;
+    enum bt_status status;
 
+    assert_non_null(refs);
+    for (size_t i = 0; i < count; i++)
+        refs[i] = bed->keyed_refs ? (uint64_t)remote[i] << 32 : remote[i];
     memset(end, 0, sizeof(*end));
     end->bed = bed;
-    return bt_kv_pull_start(sink, &spec, on_end, end, out ? out : &pull);
+    status = bt_kv_pull_start(sink, &spec, on_end, end, out ? out : &pull);
+    free(refs);
+    return status;
+}
+
+enum bt_status bed_pull_one(struct bed *bed, const char *request,
+                            uint32_t remote, struct bed_end *end)
+{
+    const uint32_t local = 0;
+
+    assert_int_equal(bed_pull(bed, bed->sink, request, &remote, &local, 1,
+                              BED_LONG_S, end, NULL),
+                     BT_OK);
+    bed_until(bed, &end->calls, 1);
+    return end->end.status;
+}
+
+void bed_same(const struct bed *bed, const unsigned char *to,
+              const uint32_t *remote, const uint32_t *local, size_t count)
+{
+    uint64_t bytes = bed->layout.block_bytes;
+
+    for (size_t i = 0; i < count; i++)
+        assert_memory_equal(bed->from + remote[i] * bytes,
+                            to + local[i] * bytes, bytes);
+}
+
+void bed_pull_ok(struct bed *bed, const uint32_t *remote, const uint32_t *local,
+                 size_t count, uint32_t runs)
+{
+    struct bed_end end;
+    int released = bed->released;
+
+    assert_int_equal(bed_pull(bed, bed->sink, "ok", remote, local, count,
+                              BED_LONG_S, &end, NULL),
+                     BT_OK);
+    assert_int_equal(end.calls, 0);
+    bed_until(bed, &end.calls, 1);
+    assert_int_equal(end.end.status, BT_OK);
+    assert_int_equal(end.end.bytes, count * bed->layout.block_bytes);
+    assert_int_equal(end.end.descriptors, runs);
+    assert_string_equal(end.peer, BED_NAME_SOURCE);
+    assert_true(end.end.duration_ns > 0);
+    bed_same(bed, bed->to, remote, local, count);
+    bed_until(bed, &bed->released, released + 1);
+    assert_string_equal(bed->last_request, "ok");
+    assert_int_equal(end.calls, 1);
+}
+
+void bed_line(uint32_t *blocks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = i;
+}
+
+void bed_slow(struct bed *bed, uint64_t rate, double setup_s)
+{
+    assert_int_equal(bt_fabric_pace(bed->sink_fabric, BED_NAME_SOURCE, rate,
+                                    (int64_t)(setup_s * 1e9), "slow"),
+                     BT_OK);
+}
+
+struct bt_fabric_stats bed_stats(const struct bt_fabric *fabric)
+{
+    struct bt_fabric_stats stats;
+
+    bt_fabric_stats(fabric, &stats);
+    return stats;
+}
+
+void bed_open_case(struct bed *bed, void **state, uint32_t blocks,
+                   uint64_t block_bytes)
+{
+    const struct bed_case *c = *state;
+
+    bed_open(bed, c->fabric->create, blocks, block_bytes);
+    bed->rails = c->rails;
+    bed->key = bed->sink_key = c->keyed ? bed_key : NULL;
+}
+
+void bed_both(struct bed *bed, void **state, uint32_t blocks,
+              uint64_t block_bytes)
+{
+    bed_open_case(bed, state, blocks, block_bytes);
+    bed_source(bed);
+    bed_sink(bed);
+}
+
+void bed_need_spawn(void **state)
+{
+    const struct bed_case *c = *state;
+
+    if (!c->fabric->spawns)
+        skip();
 }
 
 void bed_until(struct bed *bed, const int *flag, int value)
@@ -273,7 +459,9 @@ void bed_until(struct bed *bed, const int *flag, int value)
     }
 }
 
-void bed_until_landed(struct bed *bed, uint32_t block)
+/* Looks at memory that a rail's thread may be writing: a peek, no more. */
+__attribute__((no_sanitize("thread"))) void bed_until_landed(struct bed *bed,
+                                                             uint32_t block)
 {
     const unsigned char *at = bed->to + block * bed->layout.block_bytes;
     double end = now_s() + GUARD_S;
@@ -289,26 +477,42 @@ void bed_until_landed(struct bed *bed, uint32_t block)
     }
 }
 
+void bed_nothing_lands(struct bed *bed)
+{
+    size_t bytes = bed->blocks * (size_t)bed->layout.block_bytes;
+
+    memset(bed->to, 0xEE, bytes);
+    bed_until(bed, &bed->ticks, bed->ticks + 4);
+    for (size_t i = 0; i < bytes; i++) {
+        if (bed->to[i] != 0xEE)
+            fail_msg("byte %zu was written after the call-back", i);
+    }
+}
+
 /* ---- sources in processes of their own ---- */
 
 void bed_spawn(struct bed *bed, uint16_t port)
 {
-    char args[5][24], reply[16] = "";
-    char *argv[] = {(char[]){"bed"},
-                    (char[]){"--source"},
-                    args[0],
-                    args[1],
-                    args[2],
-                    args[3],
-                    NULL};
+    char args[7][24], reply[16] = "";
+    char *argv[] = {(char[]){"bed"}, (char[]){"--source"},
+                    args[0],         args[1],
+                    args[2],         args[3],
+                    args[4],         args[5],
+                    args[6],         NULL};
     int fds[2];
+    size_t row = 0;
 
+    while (bed_fabrics[row].create != bed->create)
+        row++;
     assert_int_equal(pipe(fds), 0);
     snprintf(args[0], sizeof(args[0]), "%d", fds[1]);
     snprintf(args[1], sizeof(args[1]), "%u", (unsigned int)port);
     snprintf(args[2], sizeof(args[2]), "%u", bed->blocks);
     snprintf(args[3], sizeof(args[3]), "%llu",
              (unsigned long long)bed->layout.block_bytes);
+    snprintf(args[4], sizeof(args[4]), "%zu", row);
+    snprintf(args[5], sizeof(args[5]), "%u", bed->rails);
+    snprintf(args[6], sizeof(args[6]), "%d", bed->key != NULL);
     assert_int_equal(
         posix_spawn(&bed->child, "/proc/self/exe", NULL, NULL, argv, environ),
         0);
@@ -348,12 +552,14 @@ void bed_child_main(int argc, char **argv)
     char line[16];
     int fd, size;
 
-    if (argc != 6 || strcmp(argv[1], "--source") != 0)
+    if (argc != 9 || strcmp(argv[1], "--source") != 0)
         return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     fd = (int)strtol(argv[2], NULL, 10);
-    bed_open(&bed, bed_fabrics[0].create, (uint32_t)strtoul(argv[4], NULL, 10),
-             strtoull(argv[5], NULL, 10));
+    bed_open(&bed, bed_fabrics[strtoul(argv[6], NULL, 10)].create,
+             (uint32_t)strtoul(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    bed.rails = (uint32_t)strtoul(argv[7], NULL, 10);
+    bed.key = strcmp(argv[8], "1") == 0 ? bed_key : NULL;
     source_start(&bed, (uint16_t)strtoul(argv[3], NULL, 10));
     size = snprintf(line, sizeof(line), "%u\n", (unsigned int)bed.port);
     if (write(fd, line, (size_t)size) != size)
@@ -361,4 +567,43 @@ void bed_child_main(int argc, char **argv)
     close(fd);
     ev_run(bed.loop, 0);
     exit(0);
+}
+
+/* ---- suites ---- */
+
+static bool is_wanted(const struct bed_fabric *fabric)
+{
+    const char *only = getenv("BATON_FABRIC");
+
+    return only == NULL ? strcmp(fabric->name, "verbs") != 0
+                        : strcmp(fabric->name, only) == 0;
+}
+
+int bed_main(int argc, char **argv, const struct CMUnitTest *tests,
+             size_t count, const struct bed_variant *variants, size_t n)
+{
+    int failed = 0, ran = 0;
+
+    setenv("UCX_NET_DEVICES", "lo", 0); /* nothing leaves the machine */
+    bed_child_main(argc, argv);
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    for (const struct bed_fabric *f = bed_fabrics; f->name != NULL; f++) {
+        for (size_t v = 0; v < n && is_wanted(f); v++) {
+            struct bed_case c = {f, variants[v].rails, variants[v].keyed};
+            struct CMUnitTest copy[TESTS_MAX];
+            char name[64];
+
+            assert_true(count <= TESTS_MAX);
+            snprintf(name, sizeof(name), "%s, %u rail(s)%s", f->name, c.rails,
+                     c.keyed ? ", key" : "");
+            for (size_t i = 0; i < count; i++) {
+                copy[i] = tests[i];
+                copy[i].initial_state = &c;
+            }
+            ran++;
+            failed += _cmocka_run_group_tests(name, copy, count, NULL, NULL);
+        }
+    }
+    return ran > 0 ? failed : 1; /* a fabric that is not there is no success */
 }

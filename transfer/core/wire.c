@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define MAGIC       0x4B42u
-#define HEADER_SIZE 8u
+#define OPEN_WIDTH  8u
+#define GRANT_WIDTH 12u
 
 struct writer {
     uint8_t *bytes;
@@ -106,9 +107,11 @@ static void take_text(struct reader *r, char *text_out, size_t size)
     at = take_bytes(r, length);
     if (at == NULL)
         return;
-    if (memchr(at, 0, length) != NULL) {
-        r->bad = true;
-        return;
+    for (size_t i = 0; i < length; i++) {
+        if (at[i] < ' ' || at[i] == 0x7f) { /* these end up in logs */
+            r->bad = true;
+            return;
+        }
     }
     memcpy(text_out, at, length);
     text_out[length] = 0;
@@ -120,6 +123,14 @@ static void take_layout(struct reader *r, struct bt_kv_layout *layout)
     layout->block_tokens = (uint32_t)take(r, 4);
     layout->block_bytes = take(r, 8);
     layout->model_hash = take(r, 8);
+}
+
+static void take_raw(struct reader *r, uint8_t *out, size_t size)
+{
+    const uint8_t *at = take_bytes(r, size);
+
+    if (at != NULL)
+        memcpy(out, at, size);
 }
 
 static uint32_t part_max(enum bt_wire_type type)
@@ -139,16 +150,18 @@ static void put_part(struct writer *w, const struct bt_wire_frame *f)
     put(w, f->offset, 4);
     put(w, f->count, 4);
     for (uint32_t i = 0; i < f->count && !w->full; i++) {
-        if (f->type == BT_WIRE_OPEN)
+        if (f->type == BT_WIRE_OPEN) {
+            put(w, f->refs[i], 8);
+        } else {
             put(w, f->blocks[i], 4);
-        else
             put(w, f->hashes[i], 8);
+        }
     }
 }
 
 static void take_part(struct reader *r, struct bt_wire_frame *f)
 {
-    size_t width = f->type == BT_WIRE_OPEN ? 4 : 8;
+    size_t width = f->type == BT_WIRE_OPEN ? OPEN_WIDTH : GRANT_WIDTH;
 
     f->total = (uint32_t)take(r, 4);
     f->offset = (uint32_t)take(r, 4);
@@ -168,19 +181,37 @@ static size_t bounded(const char *text, size_t max)
     return length > max ? SIZE_MAX : length;
 }
 
-static bool strings_ok(const struct bt_wire_frame *f)
+static bool rails_ok(const struct bt_wire_frame *f)
+{
+    if (f->rail_count >= BT_RAILS_MAX || f->key_size > BT_WIRE_KEY_MAX)
+        return false;
+    for (size_t i = 0; i < f->rail_count; i++) {
+        if (bounded(f->rails[i].address, BT_WIRE_ADDRESS - 1) == SIZE_MAX)
+            return false;
+    }
+    return true;
+}
+
+static bool fields_ok(const struct bt_wire_frame *f)
 {
     switch (f->type) {
     case BT_WIRE_HELLO:
+        return bounded(f->name, BT_KV_NAME_MAX - 1) != SIZE_MAX &&
+               bounded(f->region_name, BT_KV_NAME_MAX - 1) != SIZE_MAX &&
+               f->rail < BT_RAILS_MAX;
     case BT_WIRE_WELCOME:
-        return bounded(f->name, BT_KV_NAME_MAX - 1) != SIZE_MAX;
+        return bounded(f->name, BT_KV_NAME_MAX - 1) != SIZE_MAX && rails_ok(f);
     case BT_WIRE_NO:
         return bounded(f->text, BT_WIRE_TEXT_MAX) != SIZE_MAX;
     case BT_WIRE_OPEN:
+        return bounded(f->request, BT_KV_REQUEST_MAX) != SIZE_MAX && part_ok(f);
     case BT_WIRE_DONE:
     case BT_WIRE_BEAT:
         return bounded(f->request, BT_KV_REQUEST_MAX) != SIZE_MAX;
     case BT_WIRE_GRANT:
+        return part_ok(f);
+    case BT_WIRE_CHALLENGE:
+    case BT_WIRE_PROVE:
     case BT_WIRE_PING:
     case BT_WIRE_PONG:
         return true;
@@ -188,20 +219,48 @@ static bool strings_ok(const struct bt_wire_frame *f)
     return false;
 }
 
+static void put_hello(struct writer *w, const struct bt_wire_frame *f)
+{
+    put_text(w, f->name, strlen(f->name));
+    put_text(w, f->region_name, strlen(f->region_name));
+    put_layout(w, &f->layout);
+    put(w, f->rail, 1);
+    put(w, f->flags, 1);
+    put(w, f->session, 8);
+    put_bytes(w, f->nonce, sizeof(f->nonce));
+}
+
+static void put_welcome(struct writer *w, const struct bt_wire_frame *f)
+{
+    put_text(w, f->name, strlen(f->name));
+    put_layout(w, &f->layout);
+    put(w, f->region, 8);
+    put(w, f->block_count, 4);
+    put(w, f->key_size, 2);
+    put_bytes(w, f->key, f->key_size);
+    put(w, f->session, 8);
+    put(w, f->rail_count, 1);
+    for (size_t i = 0; i < f->rail_count; i++) {
+        put_text(w, f->rails[i].address, strlen(f->rails[i].address));
+        put(w, f->rails[i].port, 2);
+    }
+}
+
 static void put_payload(struct writer *w, const struct bt_wire_frame *f)
 {
     switch (f->type) {
     case BT_WIRE_HELLO:
-        put_text(w, f->name, strlen(f->name));
-        put_layout(w, &f->layout);
+        put_hello(w, f);
+        break;
+    case BT_WIRE_CHALLENGE:
+        put_bytes(w, f->nonce, sizeof(f->nonce));
+        put_bytes(w, f->proof, sizeof(f->proof));
+        break;
+    case BT_WIRE_PROVE:
+        put_bytes(w, f->proof, sizeof(f->proof));
         break;
     case BT_WIRE_WELCOME:
-        put_text(w, f->name, strlen(f->name));
-        put_layout(w, &f->layout);
-        put(w, f->region, 8);
-        put(w, f->block_count, 4);
-        put(w, f->key_size, 2);
-        put_bytes(w, f->key, f->key_size);
+        put_welcome(w, f);
         break;
     case BT_WIRE_NO:
         put(w, f->pull, 8);
@@ -210,6 +269,7 @@ static void put_payload(struct writer *w, const struct bt_wire_frame *f)
         break;
     case BT_WIRE_OPEN:
         put(w, f->pull, 8);
+        put(w, f->flags, 1);
         put_text(w, f->request, strlen(f->request));
         put_part(w, f);
         break;
@@ -218,6 +278,10 @@ static void put_payload(struct writer *w, const struct bt_wire_frame *f)
         put_part(w, f);
         break;
     case BT_WIRE_DONE:
+        put(w, f->pull, 8);
+        put(w, f->flags, 1);
+        put_text(w, f->request, strlen(f->request));
+        break;
     case BT_WIRE_BEAT:
         put_text(w, f->request, strlen(f->request));
         break;
@@ -231,13 +295,10 @@ static void put_payload(struct writer *w, const struct bt_wire_frame *f)
 enum bt_status bt_wire_encode(const struct bt_wire_frame *frame, void *out,
                               size_t size, size_t *used_out)
 {
-    struct writer w = {.bytes = out,
-                       .size =
-                           size < BT_WIRE_FRAME_MAX ? size : BT_WIRE_FRAME_MAX};
-    bool listed = frame->type == BT_WIRE_OPEN || frame->type == BT_WIRE_GRANT;
+    const size_t max = BT_WIRE_FRAME_MAX - BT_WIRE_TAIL;
+    struct writer w = {.bytes = out, .size = size < max ? size : max};
 
-    if (!strings_ok(frame) || (listed && !part_ok(frame)) ||
-        (frame->type == BT_WIRE_WELCOME && frame->key_size > BT_WIRE_KEY_MAX))
+    if (!fields_ok(frame))
         return BT_INVALID;
     put(&w, MAGIC, 2);
     put(&w, BT_WIRE_VERSION, 1);
@@ -252,10 +313,21 @@ enum bt_status bt_wire_encode(const struct bt_wire_frame *frame, void *out,
     return BT_OK;
 }
 
+static void take_hello(struct reader *r, struct bt_wire_frame *f)
+{
+    take_text(r, f->name, sizeof(f->name));
+    take_text(r, f->region_name, sizeof(f->region_name));
+    take_layout(r, &f->layout);
+    f->rail = (uint8_t)take(r, 1);
+    f->flags = (uint8_t)take(r, 1);
+    f->session = take(r, 8);
+    take_raw(r, f->nonce, sizeof(f->nonce));
+    if (f->rail >= BT_RAILS_MAX)
+        r->bad = true;
+}
+
 static void take_welcome(struct reader *r, struct bt_wire_frame *f)
 {
-    const uint8_t *key;
-
     take_text(r, f->name, sizeof(f->name));
     take_layout(r, &f->layout);
     f->region = take(r, 8);
@@ -265,17 +337,31 @@ static void take_welcome(struct reader *r, struct bt_wire_frame *f)
         r->bad = true;
         return;
     }
-    key = take_bytes(r, f->key_size);
-    if (key != NULL)
-        memcpy(f->key, key, f->key_size);
+    take_raw(r, f->key, f->key_size);
+    f->session = take(r, 8);
+    f->rail_count = (uint8_t)take(r, 1);
+    if (f->rail_count >= BT_RAILS_MAX) {
+        r->bad = true;
+        return;
+    }
+    for (size_t i = 0; i < f->rail_count; i++) {
+        take_text(r, f->rails[i].address, sizeof(f->rails[i].address));
+        f->rails[i].port = (uint16_t)take(r, 2);
+    }
 }
 
 static void take_payload(struct reader *r, struct bt_wire_frame *f)
 {
     switch (f->type) {
     case BT_WIRE_HELLO:
-        take_text(r, f->name, sizeof(f->name));
-        take_layout(r, &f->layout);
+        take_hello(r, f);
+        break;
+    case BT_WIRE_CHALLENGE:
+        take_raw(r, f->nonce, sizeof(f->nonce));
+        take_raw(r, f->proof, sizeof(f->proof));
+        break;
+    case BT_WIRE_PROVE:
+        take_raw(r, f->proof, sizeof(f->proof));
         break;
     case BT_WIRE_WELCOME:
         take_welcome(r, f);
@@ -287,6 +373,7 @@ static void take_payload(struct reader *r, struct bt_wire_frame *f)
         break;
     case BT_WIRE_OPEN:
         f->pull = take(r, 8);
+        f->flags = (uint8_t)take(r, 1);
         take_text(r, f->request, sizeof(f->request));
         take_part(r, f);
         break;
@@ -295,6 +382,10 @@ static void take_payload(struct reader *r, struct bt_wire_frame *f)
         take_part(r, f);
         break;
     case BT_WIRE_DONE:
+        f->pull = take(r, 8);
+        f->flags = (uint8_t)take(r, 1);
+        take_text(r, f->request, sizeof(f->request));
+        break;
     case BT_WIRE_BEAT:
         take_text(r, f->request, sizeof(f->request));
         break;
@@ -326,14 +417,19 @@ enum bt_status bt_wire_decode(const void *bytes, size_t size,
     return r.bad || r.used != size ? BT_INVALID : BT_OK;
 }
 
+uint64_t bt_wire_ref(const struct bt_wire_frame *frame, uint32_t i)
+{
+    return load(frame->list + (size_t)i * OPEN_WIDTH, 8);
+}
+
 uint32_t bt_wire_block(const struct bt_wire_frame *frame, uint32_t i)
 {
-    return (uint32_t)load(frame->list + (size_t)i * 4, 4);
+    return (uint32_t)load(frame->list + (size_t)i * GRANT_WIDTH, 4);
 }
 
 uint64_t bt_wire_hash(const struct bt_wire_frame *frame, uint32_t i)
 {
-    return load(frame->list + (size_t)i * 8, 8);
+    return load(frame->list + (size_t)i * GRANT_WIDTH + 4, 8);
 }
 
 const char *bt_wire_type_name(enum bt_wire_type type)
@@ -341,6 +437,10 @@ const char *bt_wire_type_name(enum bt_wire_type type)
     switch (type) {
     case BT_WIRE_HELLO:
         return "HELLO";
+    case BT_WIRE_CHALLENGE:
+        return "CHALLENGE";
+    case BT_WIRE_PROVE:
+        return "PROVE";
     case BT_WIRE_WELCOME:
         return "WELCOME";
     case BT_WIRE_NO:

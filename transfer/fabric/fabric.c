@@ -1,6 +1,6 @@
-/* A fabric independent of its transport: owns the heartbeat timer, the list of
- * sources and sinks, and the order of an orderly end. Leaves the wire to
- * core/wire.c, the transport to its ops table, pulls to kv_sink.c/kv_pull.c.
+/* A fabric independent of its transports: owns the rails, the heartbeat timer,
+ * the lists of doors and sinks, and the order of an orderly end. Leaves the
+ * wire to kv_link.c, opening to fabric_open.c, pulls to kv_sink.c/kv_pull.c.
  * Invariant: nothing here waits, except settle(), which is bounded and used
  * only when something is being destroyed. */
 #include "fabric.h"
@@ -8,8 +8,10 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #define HEARTBEAT_NS 200000000LL
@@ -32,42 +34,138 @@ void bt_fabric_timer(struct bt_fabric *fabric, ev_timer *timer, int64_t ns)
     ev_timer_start(fabric->loop, timer);
 }
 
+void bt_fabric_random(void *out, size_t bytes)
+{
+    ssize_t got = getrandom(out, bytes, 0); /* <= 256 bytes: all or nothing */
+
+    assert(bytes <= 256 && got == (ssize_t)bytes);
+    (void)got;
+}
+
+int64_t bt_fabric_backoff(struct bt_fabric *fabric, unsigned int tries,
+                          int64_t first_ns, int64_t max_ns)
+{
+    int64_t ns = first_ns;
+
+    for (; tries > 0 && ns < max_ns; tries--)
+        ns *= 2;
+    if (ns > max_ns)
+        ns = max_ns;
+    return ns - (int64_t)bt_rng_below(&fabric->rng, (uint64_t)ns / 4 + 1);
+}
+
 static void on_heartbeat(struct ev_loop *loop, ev_timer *w, int revents)
 {
     struct bt_fabric *fabric = w->data;
 
     (void)loop;
     (void)revents;
-    bt_kv_source_heartbeat(fabric);
+    bt_doors_heartbeat(fabric);
     bt_kv_sink_heartbeat(fabric);
 }
 
-struct bt_fabric *bt_fabric_new(struct ev_loop *loop,
-                                struct bt_transport *transport,
-                                const struct bt_fabric_config *config)
-{
-    static const struct bt_fabric_config none;
-    struct bt_fabric *f = calloc(1, sizeof(*f));
+/* ---- life ---- */
 
-    if (f == NULL)
-        return NULL;
-    if (config == NULL)
-        config = &none;
+static void destroy_rails(struct bt_fabric *f)
+{
+    while (f->rail_count > 0) {
+        struct bt_transport *t = f->rails[--f->rail_count].transport;
+
+        t->ops->destroy(t);
+    }
+}
+
+static enum bt_status open_rails(struct bt_fabric *f,
+                                 const struct bt_fabric_config *c,
+                                 char *error_out, size_t error_size)
+{
+    static const struct bt_rail_config any = {.gid_index = -1};
+    uint32_t count = c->rails != NULL && c->rail_count > 0 ? c->rail_count : 1;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct bt_rail_config *rc =
+            c->rails != NULL ? &c->rails[i] : &any;
+        struct bt_fabric_rail *rail = &f->rails[i];
+        enum bt_status status = bt_fabric_open_rail(
+            f->loop, c, i, &rail->transport, error_out, error_size);
+
+        if (status != BT_OK) {
+            destroy_rails(f);
+            return status;
+        }
+        f->rail_count++;
+        rail->rate_bytes_per_s = rc->rate_bytes_per_s;
+        snprintf(rail->name, sizeof(rail->name), "rail%u", i);
+        if (rc->name != NULL)
+            snprintf(rail->name, sizeof(rail->name), "%s", rc->name);
+        if (rc->address != NULL)
+            snprintf(rail->address, sizeof(rail->address), "%s", rc->address);
+    }
+    return BT_OK;
+}
+
+static bool config_ok(const struct bt_fabric_config *c)
+{
+    if (c->rail_count > BT_RAILS_MAX)
+        return false;
+    for (uint32_t i = 0; c->rails != NULL && i < c->rail_count; i++) {
+        const char *address = c->rails[i].address;
+
+        if (address != NULL && strlen(address) >= BT_WIRE_ADDRESS)
+            return false;
+    }
+    return true;
+}
+
+static void fabric_init(struct bt_fabric *f, struct ev_loop *loop,
+                        const struct bt_fabric_config *c)
+{
     f->loop = loop;
-    f->transport = transport;
-    f->heartbeat_ns =
-        config->heartbeat_ns > 0 ? config->heartbeat_ns : HEARTBEAT_NS;
-    f->chunk_bytes =
-        config->chunk_bytes > 0 ? config->chunk_bytes : CHUNK_BYTES;
-    f->inflight_max =
-        config->inflight_max > 0 ? config->inflight_max : INFLIGHT_MAX;
-    LIST_INIT(&f->sources);
+    f->heartbeat_ns = c->heartbeat_ns > 0 ? c->heartbeat_ns : HEARTBEAT_NS;
+    f->chunk_bytes = c->chunk_bytes > 0 ? c->chunk_bytes : CHUNK_BYTES;
+    f->inflight_max = c->inflight_max > 0 ? c->inflight_max : INFLIGHT_MAX;
+    f->has_key = c->key != NULL;
+    if (f->has_key)
+        memcpy(f->key, c->key, sizeof(f->key));
+    bt_fabric_random(&f->instance, sizeof(f->instance));
+    bt_rng_seed(&f->rng, f->instance);
+    LIST_INIT(&f->doors);
     LIST_INIT(&f->sinks);
     ev_timer_init(&f->heartbeat, on_heartbeat, (double)f->heartbeat_ns / 1e9,
                   (double)f->heartbeat_ns / 1e9);
     f->heartbeat.data = f;
+}
+
+enum bt_status bt_fabric_create(struct ev_loop *loop,
+                                const struct bt_fabric_config *config,
+                                struct bt_fabric **out, char *error_out,
+                                size_t error_size)
+{
+    static const struct bt_fabric_config none;
+    struct bt_fabric *f;
+    enum bt_status status;
+
+    if (config == NULL)
+        config = &none;
+    if (!config_ok(config)) {
+        snprintf(error_out, error_size, "fabric: 1 to %d rails, addresses < %d",
+                 BT_RAILS_MAX, BT_WIRE_ADDRESS);
+        return BT_INVALID;
+    }
+    f = calloc(1, sizeof(*f));
+    if (f == NULL) {
+        snprintf(error_out, error_size, "fabric: no memory");
+        return BT_NO_MEMORY;
+    }
+    fabric_init(f, loop, config);
+    status = open_rails(f, config, error_out, error_size);
+    if (status != BT_OK) {
+        free(f);
+        return status;
+    }
     ev_timer_start(loop, &f->heartbeat);
-    return f;
+    *out = f;
+    return BT_OK;
 }
 
 void bt_fabric_destroy(struct bt_fabric *fabric)
@@ -81,19 +179,19 @@ void bt_fabric_destroy(struct bt_fabric *fabric)
         bt_lane_fini(fabric->rules[i]);
         free(fabric->rules[i]);
     }
-    fabric->transport->ops->destroy(fabric->transport);
+    destroy_rails(fabric);
     free(fabric);
 }
 
-void bt_fabric_send(struct bt_fabric *fabric, struct bt_tconn *conn,
-                    const struct bt_wire_frame *frame)
+uint32_t bt_fabric_rails(const struct bt_fabric *fabric)
 {
-    size_t used = 0;
-    enum bt_status status =
-        bt_wire_encode(frame, fabric->scratch, sizeof(fabric->scratch), &used);
+    return fabric->rail_count;
+}
 
-    assert(status == BT_OK);
-    fabric->transport->ops->send(conn, fabric->scratch, used);
+void bt_fabric_stats(const struct bt_fabric *fabric,
+                     struct bt_fabric_stats *out)
+{
+    *out = fabric->stats;
 }
 
 void bt_fabric_settle(struct bt_fabric *fabric, bool (*done)(void *arg),
@@ -103,9 +201,45 @@ void bt_fabric_settle(struct bt_fabric *fabric, bool (*done)(void *arg),
     int64_t end = bt_fabric_now() + limit_ns;
 
     while (!done(arg) && bt_fabric_now() < end) {
-        if (!fabric->transport->ops->turn(fabric->transport))
+        bool worked = false;
+
+        for (uint32_t i = 0; i < fabric->rail_count; i++) {
+            struct bt_transport *t = fabric->rails[i].transport;
+
+            worked = t->ops->turn(t) || worked;
+        }
+        if (!worked)
             nanosleep(&nap, NULL);
     }
+}
+
+/* ---- memory ---- */
+
+void bt_fabric_unmap(struct bt_fabric *fabric, struct bt_tmem **mems)
+{
+    for (uint32_t i = 0; i < fabric->rail_count; i++) {
+        struct bt_transport *t = fabric->rails[i].transport;
+
+        if (mems[i] != NULL)
+            t->ops->unmap(t, mems[i]);
+        mems[i] = NULL;
+    }
+}
+
+enum bt_status bt_fabric_map(struct bt_fabric *fabric, void *region,
+                             size_t bytes, struct bt_tmem **mems_out)
+{
+    for (uint32_t i = 0; i < fabric->rail_count; i++) {
+        struct bt_transport *t = fabric->rails[i].transport;
+        enum bt_status status = t->ops->map(t, region, bytes, &mems_out[i]);
+
+        if (status != BT_OK) {
+            mems_out[i] = NULL;
+            bt_fabric_unmap(fabric, mems_out);
+            return status;
+        }
+    }
+    return BT_OK;
 }
 
 enum bt_status bt_fabric_address(const char *host, uint16_t port,

@@ -1,393 +1,138 @@
-/* The sink's end: one connection per source, made when a pull wants it and
- * again after a failure; greeting, own heartbeat, lease renewal. What a pull
- * does is kv_pull.c's. The states and their order are BT_PEER_STATES in
- * kv_sink.h. Invariants: a peer that is dropped ends all its pulls at once; it
- * connects anew only when the transport has closed the old connection, so gets
- * of two connections never mix; no host name is resolved (that could block). */
+/* A sink's life and its table of sources. Everything that happens between is in
+ * kv_peer.c (who is alive), kv_rail.c (connections), kv_pull.c and kv_get.c.
+ * Invariants: the table holds at most PEERS_MAX sources; one that is down and
+ * without pulls makes room for a new one, so that addresses which lead nowhere
+ * never fill it (E21). */
 #include "kv_sink.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONNECT_NS 5000000000LL
 #define BEAT_NS    5000000000LL
+#define IDLE_NS    60000000000LL
 #define STOP_NS    1000000000LL
 #define FLUSH_NS   50000000LL
 
-static const struct {
-    const char *name, *waits;
-    unsigned int next;
-} states[] = {
-#define X(state, name, next, waits) {name, waits, next},
-    BT_PEER_STATES(X)
-#undef X
-};
+/* ---- peers ---- */
 
-static void move(struct peer *peer, enum peer_state next)
+static struct peer *peer_new(struct bt_kv_sink *sink,
+                             const struct bt_peer_where *where)
 {
-    assert(states[peer->state].next & 1u << next);
-    peer->state = next;
-}
-
-static const struct bt_transport_ops *ops_of(const struct peer *peer)
-{
-    return peer->sink->fabric->transport->ops;
-}
-
-/* ---- frames out ---- */
-
-void bt_peer_send(struct peer *peer, const struct bt_wire_frame *frame)
-{
-    bt_fabric_send(peer->sink->fabric, peer->conn, frame);
-}
-
-static void send_request(struct peer *peer, enum bt_wire_type type,
-                         const char *request)
-{
-    struct bt_wire_frame f = {.type = type};
-
-    memcpy(f.request, request, strlen(request) + 1);
-    bt_peer_send(peer, &f);
-}
-
-static void notes_send(struct peer *peer)
-{
-    struct note *note;
-
-    while ((note = STAILQ_FIRST(&peer->notes)) != NULL) {
-        STAILQ_REMOVE_HEAD(&peer->notes, entry);
-        peer->note_count--;
-        if (peer->state == PEER_READY)
-            send_request(peer, note->type, note->request);
-        free(note);
-    }
-}
-
-void bt_peer_note(struct peer *peer, enum bt_wire_type type,
-                  const char *request)
-{
-    struct note *note;
-
-    if (peer->state == PEER_READY) {
-        send_request(peer, type, request);
-        return;
-    }
-    note = peer->note_count < BT_SINK_NOTES_MAX ? malloc(sizeof(*note)) : NULL;
-    if (note == NULL)
-        return;
-    note->type = type;
-    memcpy(note->request, request, strlen(request) + 1);
-    STAILQ_INSERT_TAIL(&peer->notes, note, entry);
-    peer->note_count++;
-    bt_peer_want(peer);
-}
-
-/* ---- connection ---- */
-
-void bt_peer_drop(struct peer *peer, enum bt_status status, const char *detail)
-{
-    struct bt_kv_pull *pull, *next;
-
-    if (peer->state == PEER_DOWN || peer->state == PEER_CLOSING)
-        return;
-    move(peer, PEER_CLOSING);
-    ev_timer_stop(peer->sink->fabric->loop, &peer->connect_timer);
-    notes_send(peer); /* frees them */
-    for (pull = TAILQ_FIRST(&peer->pulls); pull != NULL; pull = next) {
-        next = TAILQ_NEXT(pull, entry);
-        bt_pull_finish(pull, status, detail);
-    }
-    ops_of(peer)->close(peer->conn);
-}
-
-static void on_failed(void *arg, enum bt_status status)
-{
-    struct peer *peer = arg;
-
-    if (peer->state == PEER_GREETING)
-        bt_peer_drop(peer, BT_REFUSED, bt_status_text(status));
-    else
-        bt_peer_drop(peer, BT_PEER_DEAD, bt_status_text(status));
-}
-
-static void on_closed(void *arg)
-{
-    struct peer *peer = arg;
-
-    if (peer->key != NULL)
-        ops_of(peer)->key_close(peer->key);
-    peer->key = NULL;
-    peer->conn = NULL;
-    move(peer, PEER_DOWN);
-    if (!TAILQ_EMPTY(&peer->pulls) || peer->note_count > 0)
-        bt_peer_want(peer);
-}
-
-static void on_connect_timeout(struct ev_loop *loop, ev_timer *w, int revents)
-{
-    (void)loop;
-    (void)revents;
-    bt_peer_drop(w->data, BT_PEER_DEAD, "no answer to the handshake");
-}
-
-static void peer_lane(struct peer *peer)
-{
-    peer->lane = bt_lane_find(peer->sink->fabric, peer->name);
-    if (peer->lane == NULL)
-        peer->lane = &peer->own;
-}
-
-static void on_welcome(struct peer *peer, const struct bt_wire_frame *f)
-{
-    char text[128];
-    struct bt_kv_pull *pull, *next;
-
-    if (bt_wire_layout_match(&f->layout, &peer->sink->config.layout, text,
-                             sizeof(text)) != BT_OK) {
-        bt_peer_drop(peer, BT_INCOMPATIBLE, text);
-        return;
-    }
-    if (ops_of(peer)->key_open(peer->conn, f->key, f->key_size, &peer->key) !=
-        BT_OK) {
-        bt_peer_drop(peer, BT_REFUSED, "the source's key cannot be opened");
-        return;
-    }
-    ev_timer_stop(peer->sink->fabric->loop, &peer->connect_timer);
-    memcpy(peer->name, f->name, sizeof(peer->name));
-    peer->region = f->region;
-    peer->block_count = f->block_count;
-    peer->missed = 0;
-    peer_lane(peer);
-    move(peer, PEER_READY);
-    notes_send(peer);
-    for (pull = TAILQ_FIRST(&peer->pulls); pull != NULL; pull = next) {
-        next = TAILQ_NEXT(pull, entry);
-        if (pull->state == PULL_WAIT)
-            bt_pull_open(pull);
-    }
-}
-
-/* ---- frames in ---- */
-
-static struct bt_kv_pull *pull_find(struct peer *peer, uint64_t id)
-{
-    struct bt_kv_pull *pull;
-
-    TAILQ_FOREACH(pull, &peer->pulls, entry)
-    {
-        if (pull->id == id)
-            return pull;
-    }
-    return NULL;
-}
-
-/* What a source may say; anything else is a plain refusal. */
-static enum bt_status refusal(uint32_t code)
-{
-    if (code == BT_NOT_FOUND || code == BT_LEASE_EXPIRED ||
-        code == BT_INCOMPATIBLE)
-        return (enum bt_status)code;
-    return BT_REFUSED;
-}
-
-static void on_no(struct peer *peer, const struct bt_wire_frame *f)
-{
-    struct bt_kv_pull *pull;
-
-    if (f->pull == 0) {
-        bt_peer_drop(peer, refusal(f->status), f->text);
-        return;
-    }
-    pull = pull_find(peer, f->pull);
-    if (pull != NULL && pull->state == PULL_OPEN)
-        bt_pull_finish(pull, refusal(f->status), f->text);
-}
-
-static void dispatch(struct peer *peer, const struct bt_wire_frame *f)
-{
-    struct bt_kv_pull *pull;
-    struct bt_wire_frame pong = {.type = BT_WIRE_PONG, .token = f->token};
-
-    switch (f->type) {
-    case BT_WIRE_WELCOME:
-        if (peer->state == PEER_GREETING)
-            on_welcome(peer, f);
-        else
-            bt_peer_drop(peer, BT_REFUSED, "WELCOME twice");
-        break;
-    case BT_WIRE_NO:
-        on_no(peer, f);
-        break;
-    case BT_WIRE_GRANT:
-        pull = pull_find(peer, f->pull);
-        if (pull != NULL) /* else late: ended here meanwhile */
-            bt_pull_grant(pull, f);
-        break;
-    case BT_WIRE_PING:
-        bt_peer_send(peer, &pong);
-        break;
-    case BT_WIRE_PONG:
-        break;
-    case BT_WIRE_HELLO:
-    case BT_WIRE_OPEN:
-    case BT_WIRE_DONE:
-    case BT_WIRE_BEAT:
-        bt_peer_drop(peer, BT_REFUSED, "a sink's frame from a source");
-        break;
-    }
-}
-
-static void on_frame(void *arg, const void *bytes, size_t size)
-{
-    struct peer *peer = arg;
-    struct bt_wire_frame f;
-    enum bt_status status = bt_wire_decode(bytes, size, &f);
-
-    peer->heard = true;
-    if (status == BT_INCOMPATIBLE)
-        bt_peer_drop(peer, BT_INCOMPATIBLE, "protocol version differs");
-    else if (status != BT_OK)
-        bt_peer_drop(peer, BT_REFUSED, "malformed frame");
-    else
-        dispatch(peer, &f);
-}
-
-void bt_peer_want(struct peer *peer)
-{
-    static const struct bt_tconn_events events = {on_frame, on_failed,
-                                                  on_closed};
-    struct bt_kv_sink *sink = peer->sink;
-    struct bt_wire_frame hello = {.type = BT_WIRE_HELLO,
-                                  .layout = sink->config.layout};
-    struct sockaddr_storage address;
-    struct bt_kv_pull *pull;
-    socklen_t size = 0;
-    enum bt_status status;
-
-    if (peer->state != PEER_DOWN || sink->closing)
-        return;
-    status = bt_fabric_address(peer->host, peer->port, &address, &size);
-    assert(status == BT_OK); /* bt_peer_get has tried it */
-    status =
-        ops_of(peer)->connect(sink->fabric->transport,
-                              (struct sockaddr *)&address, size, &peer->conn);
-    if (status != BT_OK) {
-        notes_send(peer);
-        while ((pull = TAILQ_FIRST(&peer->pulls)) != NULL)
-            bt_pull_finish(pull, BT_REFUSED, bt_status_text(status));
-        return;
-    }
-    peer->conn->events = &events;
-    peer->conn->arg = peer;
-    move(peer, PEER_GREETING);
-    bt_fabric_timer(sink->fabric, &peer->connect_timer,
-                    sink->config.connect_timeout_ns);
-    memcpy(hello.name, sink->name, sizeof(hello.name));
-    bt_peer_send(peer, &hello);
-}
-
-static struct peer *peer_new(struct bt_kv_sink *sink, const char *host,
-                             uint16_t port)
-{
-    uint32_t chunks = sink->fabric->inflight_max;
-    struct peer *peer = calloc(1, sizeof(*peer));
+    uint32_t rails = sink->fabric->rail_count;
+    struct peer *peer = calloc(1, sizeof(*peer) + rails * sizeof(struct rail));
 
     if (peer == NULL)
         return NULL;
-    peer->chunks = calloc(chunks, sizeof(peer->chunks[0]));
-    if (peer->chunks == NULL) {
-        free(peer);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < chunks; i++) {
-        peer->chunks[i].next_free = peer->free_chunks;
-        peer->free_chunks = &peer->chunks[i];
-    }
     peer->sink = sink;
-    peer->port = port;
-    memcpy(peer->host, host, strlen(host) + 1);
+    peer->port = where->port;
+    peer->used_ns = bt_fabric_now();
+    memcpy(peer->host, where->host, strlen(where->host) + 1);
+    memcpy(peer->region_name, where->region, strlen(where->region) + 1);
     TAILQ_INIT(&peer->pulls);
-    STAILQ_INIT(&peer->notes);
-    ev_timer_init(&peer->connect_timer, on_connect_timeout, 0, 0);
-    peer->connect_timer.data = peer;
-    bt_lane_init(&peer->own, sink->fabric);
-    peer->lane = &peer->own;
+    STAILQ_INIT(&peer->waiting);
+    STAILQ_INIT(&peer->unconfirmed);
+    for (uint32_t i = 0; i < rails; i++)
+        bt_rail_init(&peer->rails[i], peer, i);
     LIST_INSERT_HEAD(&sink->peers, peer, entry);
     sink->peer_count++;
     return peer;
 }
 
-struct peer *bt_peer_get(struct bt_kv_sink *sink, const char *host,
-                         uint16_t port, enum bt_status *status_out)
+void bt_peer_free(struct peer *peer)
 {
-    struct sockaddr_storage address;
-    struct peer *peer;
-    socklen_t size;
+    struct bt_kv_sink *sink = peer->sink;
+
+    assert(peer->refs == 0 && bt_peer_is_down(peer));
+    bt_peer_drop(peer, BT_CANCELLED, ""); /* frees its notes */
+    for (uint32_t i = 0; i < sink->fabric->rail_count; i++)
+        bt_rail_fini(&peer->rails[i]);
+    LIST_REMOVE(peer, entry);
+    sink->peer_count--;
+    free(peer);
+}
+
+/* The one that was of use longest ago, of those that are of none now. */
+static bool make_room(struct bt_kv_sink *sink)
+{
+    struct peer *peer, *oldest = NULL;
 
     LIST_FOREACH(peer, &sink->peers, entry)
     {
-        if (peer->port == port && strcmp(peer->host, host) == 0)
+        if (peer->refs > 0 || bt_peer_has_work(peer) || !bt_peer_is_down(peer))
+            continue;
+        if (oldest == NULL || peer->used_ns < oldest->used_ns)
+            oldest = peer;
+    }
+    if (oldest != NULL)
+        bt_peer_free(oldest);
+    return oldest != NULL;
+}
+
+static bool where_ok(const struct bt_peer_where *where)
+{
+    struct sockaddr_storage address;
+    socklen_t size;
+
+    return where->port != 0 && strlen(where->host) < BT_WIRE_ADDRESS &&
+           strlen(where->region) < BT_KV_NAME_MAX &&
+           bt_fabric_address(where->host, where->port, &address, &size) ==
+               BT_OK;
+}
+
+struct peer *bt_peer_get(struct bt_kv_sink *sink,
+                         const struct bt_peer_where *where,
+                         enum bt_status *status_out)
+{
+    struct bt_peer_where w = *where;
+    struct peer *peer;
+
+    if (w.region == NULL)
+        w.region = sink->region_name;
+    LIST_FOREACH(peer, &sink->peers, entry)
+    {
+        if (peer->port == w.port && strcmp(peer->host, w.host) == 0 &&
+            strcmp(peer->region_name, w.region) == 0)
             return peer;
     }
     *status_out = BT_INVALID;
-    if (port == 0 || strlen(host) >= sizeof(peer->host) ||
-        bt_fabric_address(host, port, &address, &size) != BT_OK)
+    if (!where_ok(&w))
         return NULL;
     *status_out = BT_LIMIT;
-    if (sink->peer_count == BT_SINK_PEERS_MAX)
+    if (sink->peer_count == BT_SINK_PEERS_MAX && !make_room(sink))
         return NULL;
     *status_out = BT_NO_MEMORY;
-    return peer_new(sink, host, port);
+    return peer_new(sink, &w);
 }
 
 /* ---- timers ---- */
-
-static void peer_heartbeat(struct peer *peer)
-{
-    struct bt_wire_frame ping = {.type = BT_WIRE_PING};
-
-    if (peer->state != PEER_READY)
-        return;
-    peer->missed = peer->heard ? 0 : peer->missed + 1;
-    peer->heard = false;
-    if (peer->missed >= BT_FABRIC_SILENT_SOURCE) {
-        bt_peer_drop(peer, BT_PEER_DEAD, "silent for five heartbeats");
-        return;
-    }
-    bt_peer_send(peer, &ping);
-}
 
 /* Counts heartbeats without a sign of life, not time: a loop of our own that
  * was held up must not condemn the peer. */
 void bt_kv_sink_heartbeat(struct bt_fabric *fabric)
 {
     struct bt_kv_sink *sink;
-    struct peer *peer;
+    struct peer *peer, *next;
 
     LIST_FOREACH(sink, &fabric->sinks, entry)
     {
-        LIST_FOREACH(peer, &sink->peers, entry)
-        peer_heartbeat(peer);
+        for (peer = LIST_FIRST(&sink->peers); peer != NULL; peer = next) {
+            next = LIST_NEXT(peer, entry);
+            bt_peer_heartbeat(peer);
+        }
     }
 }
 
 static void on_beat(struct ev_loop *loop, ev_timer *w, int revents)
 {
     struct bt_kv_sink *sink = w->data;
-    struct bt_kv_pull *pull;
     struct peer *peer;
 
     (void)loop;
     (void)revents;
     LIST_FOREACH(peer, &sink->peers, entry)
-    {
-        if (peer->state != PEER_READY)
-            continue;
-        TAILQ_FOREACH(pull, &peer->pulls, entry)
-        send_request(peer, BT_WIRE_BEAT, pull->request);
-    }
+    bt_peer_beat(peer);
 }
 
 static void on_report(struct ev_loop *loop, ev_timer *w, int revents)
@@ -399,47 +144,71 @@ static void on_report(struct ev_loop *loop, ev_timer *w, int revents)
 
 /* ---- life ---- */
 
-enum bt_status bt_kv_sink_create(struct bt_fabric *fabric,
-                                 const struct bt_kv_sink_config *config,
-                                 struct bt_kv_sink **out)
+static bool config_ok(const struct bt_kv_sink_config *c)
 {
-    const struct bt_kv_layout *layout = &config->layout;
-    struct bt_kv_sink *sink;
-    enum bt_status status = BT_NO_MEMORY;
-    double beat_s;
+    const char *region = c->region_name;
 
-    if (config->name == NULL || strlen(config->name) >= BT_KV_NAME_MAX ||
-        config->region == NULL || config->block_count == 0 ||
-        layout->block_bytes == 0 || layout->block_bytes >= UINT32_MAX)
-        return BT_INVALID;
-    sink = calloc(1, sizeof(*sink));
-    if (sink == NULL)
-        return BT_NO_MEMORY;
+    return c->name != NULL && strlen(c->name) < BT_KV_NAME_MAX &&
+           (region == NULL || strlen(region) < BT_KV_NAME_MAX) &&
+           c->region != NULL && c->block_count > 0 &&
+           c->layout.block_bytes > 0 && c->layout.block_bytes < UINT32_MAX;
+}
+
+static void sink_init(struct bt_kv_sink *sink, struct bt_fabric *fabric,
+                      const struct bt_kv_sink_config *config)
+{
+    const char *region =
+        config->region_name != NULL ? config->region_name : "kv";
+    int64_t beat_ns = config->beat_ns > 0 ? config->beat_ns : BEAT_NS;
+    double beat_s = (double)beat_ns / 1e9;
+
     sink->fabric = fabric;
     sink->config = *config;
     if (config->connect_timeout_ns <= 0)
         sink->config.connect_timeout_ns = CONNECT_NS;
-    beat_s = (double)(config->beat_ns > 0 ? config->beat_ns : BEAT_NS) / 1e9;
+    if (config->idle_ns <= 0)
+        sink->config.idle_ns = IDLE_NS;
     memcpy(sink->name, config->name, strlen(config->name) + 1);
+    memcpy(sink->region_name, region, strlen(region) + 1);
     LIST_INIT(&sink->peers);
     TAILQ_INIT(&sink->ended);
-    sink->target = calloc(config->block_count / 8 + 1, 1);
-    if (sink->target == NULL)
-        goto undo_sink;
-    status = fabric->transport->ops->map(
-        fabric->transport, config->region,
-        config->block_count * (size_t)layout->block_bytes, &sink->mem);
-    if (status != BT_OK)
-        goto undo_target;
     ev_timer_init(&sink->report, on_report, 0, 0);
     ev_timer_init(&sink->beat, on_beat, beat_s, beat_s);
     sink->report.data = sink;
     sink->beat.data = sink;
+}
+
+enum bt_status bt_kv_sink_create(struct bt_fabric *fabric,
+                                 const struct bt_kv_sink_config *config,
+                                 struct bt_kv_sink **out)
+{
+    struct bt_kv_sink *sink;
+    enum bt_status status = BT_NO_MEMORY;
+
+    if (!config_ok(config))
+        return BT_INVALID;
+    sink = calloc(1, sizeof(*sink));
+    if (sink == NULL)
+        return BT_NO_MEMORY;
+    sink_init(sink, fabric, config);
+    sink->target = calloc(config->block_count / 8 + 1, 1);
+    if (sink->target == NULL)
+        goto undo_sink;
+    status = bt_gets_init(sink);
+    if (status != BT_OK)
+        goto undo_target;
+    status = bt_fabric_map(
+        fabric, config->region,
+        config->block_count * (size_t)config->layout.block_bytes, sink->mems);
+    if (status != BT_OK)
+        goto undo_gets;
     ev_timer_start(fabric->loop, &sink->beat);
     LIST_INSERT_HEAD(&fabric->sinks, sink, entry);
     *out = sink;
     return BT_OK;
 
+undo_gets:
+    bt_gets_fini(sink);
 undo_target:
     free(sink->target);
 undo_sink:
@@ -454,8 +223,13 @@ static bool all_sent(void *arg)
 
     LIST_FOREACH(peer, &sink->peers, entry)
     {
-        if (peer->state == PEER_READY && !ops_of(peer)->sent(peer->conn))
-            return false;
+        for (uint32_t i = 0; i < sink->fabric->rail_count; i++) {
+            const struct rail *rail = &peer->rails[i];
+
+            if (rail->state == RAIL_READY &&
+                !rail->link.transport->ops->sent(rail->link.conn))
+                return false;
+        }
     }
     return true;
 }
@@ -467,7 +241,7 @@ static bool all_down(void *arg)
 
     LIST_FOREACH(peer, &sink->peers, entry)
     {
-        if (peer->state != PEER_DOWN)
+        if (!bt_peer_is_down(peer))
             return false;
     }
     return true;
@@ -488,16 +262,6 @@ static void end_pulls(struct bt_kv_sink *sink)
     }
 }
 
-static void peer_free(struct peer *peer)
-{
-    ev_timer_stop(peer->sink->fabric->loop, &peer->connect_timer);
-    notes_send(peer); /* frees them */
-    bt_lane_fini(&peer->own);
-    LIST_REMOVE(peer, entry);
-    free(peer->chunks);
-    free(peer);
-}
-
 /* A connection that does not close may still write: what it writes to, and
  * what its gets point at, is left alone for ever. */
 static void abandon(struct bt_kv_sink *sink)
@@ -506,9 +270,13 @@ static void abandon(struct bt_kv_sink *sink)
 
     LIST_FOREACH(peer, &sink->peers, entry)
     {
-        bt_lane_fini(&peer->own);
-        if (peer->conn != NULL)
-            peer->conn->events = NULL;
+        for (uint32_t i = 0; i < sink->fabric->rail_count; i++) {
+            struct rail *rail = &peer->rails[i];
+
+            bt_rail_fini(rail);
+            if (rail->link.conn != NULL)
+                rail->link.conn->events = NULL;
+        }
     }
     LIST_REMOVE(sink, entry);
 }
@@ -516,7 +284,7 @@ static void abandon(struct bt_kv_sink *sink)
 void bt_kv_sink_destroy(struct bt_kv_sink *sink)
 {
     struct bt_fabric *fabric;
-    struct peer *peer, *next;
+    struct peer *peer;
 
     if (sink == NULL)
         return;
@@ -534,11 +302,10 @@ void bt_kv_sink_destroy(struct bt_kv_sink *sink)
         abandon(sink);
         return;
     }
-    for (peer = LIST_FIRST(&sink->peers); peer != NULL; peer = next) {
-        next = LIST_NEXT(peer, entry);
-        peer_free(peer);
-    }
-    fabric->transport->ops->unmap(fabric->transport, sink->mem);
+    while ((peer = LIST_FIRST(&sink->peers)) != NULL)
+        bt_peer_free(peer);
+    bt_fabric_unmap(fabric, sink->mems);
+    bt_gets_fini(sink);
     LIST_REMOVE(sink, entry);
     free(sink->target);
     free(sink);
@@ -554,27 +321,38 @@ void bt_kv_sinks_stop(struct bt_fabric *fabric)
     }
 }
 
-static void note_to(struct bt_kv_sink *sink, const char *host, uint16_t port,
-                    enum bt_wire_type type, const char *request_id)
+/* ---- notes ---- */
+
+void bt_kv_sink_note(struct bt_kv_sink *sink, const struct bt_kv_note *note)
 {
+    const struct bt_peer_where where = {note->host, note->region, note->port};
+    struct note n = {.type = note->release ? BT_WIRE_DONE : BT_WIRE_BEAT,
+                     .flags = note->release ? BT_WIRE_RELEASE : 0};
     enum bt_status status;
     struct peer *peer;
 
-    if (strlen(request_id) > BT_KV_REQUEST_MAX)
+    if (strlen(note->request_id) > BT_KV_REQUEST_MAX || sink->closing)
         return;
-    peer = bt_peer_get(sink, host, port, &status);
+    memcpy(n.request, note->request_id, strlen(note->request_id) + 1);
+    peer = bt_peer_get(sink, &where, &status);
     if (peer != NULL)
-        bt_peer_note(peer, type, request_id);
+        bt_peer_note(peer, &n);
 }
 
 void bt_kv_sink_beat(struct bt_kv_sink *sink, const char *host, uint16_t port,
                      const char *request_id)
 {
-    note_to(sink, host, port, BT_WIRE_BEAT, request_id);
+    const struct bt_kv_note note = {
+        .host = host, .port = port, .request_id = request_id};
+
+    bt_kv_sink_note(sink, &note);
 }
 
 void bt_kv_sink_release(struct bt_kv_sink *sink, const char *host,
                         uint16_t port, const char *request_id)
 {
-    note_to(sink, host, port, BT_WIRE_DONE, request_id);
+    const struct bt_kv_note note = {
+        .host = host, .port = port, .request_id = request_id, .release = true};
+
+    bt_kv_sink_note(sink, &note);
 }

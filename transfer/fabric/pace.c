@@ -1,8 +1,8 @@
-/* Lanes: which pull of a link fetches the next chunk, and when. A rule's lane
- * is shared by all pulls from the peer of that name, whatever sink they belong
- * to; a peer without a rule has a lane of its own that never waits. Fairness is
- * round robin over chunks of one size; the clock is core/pacing.c. Leaves the
- * gets to kv_pull.c. Invariant: a flow is in at most one lane, once. */
+/* Lanes: when a paced link carries the next chunk, and of which flow. A rule's
+ * lane is shared by all rails to the peer of that name, whatever sink they
+ * belong to. Fairness is round robin over chunks of one size, between the pulls
+ * of a flow that of core/jobs.c; the clock is core/pacing.c. Leaves the gets to
+ * kv_get.c. Invariant: a flow is in at most one lane, once. */
 #include "fabric.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void on_wake(struct ev_loop *loop, ev_timer *w, int revents)
     bt_lane_pump(w->data);
 }
 
-void bt_lane_init(struct bt_lane *lane, struct bt_fabric *fabric)
+static void lane_init(struct bt_lane *lane, struct bt_fabric *fabric)
 {
     memset(lane, 0, sizeof(*lane));
     lane->fabric = fabric;
@@ -63,12 +63,7 @@ static struct bt_flow *next_flow(struct bt_lane *lane, struct turn *t)
     t->blocked = false;
     TAILQ_FOREACH(flow, &lane->flows, entry)
     {
-        if (flow->gate_ns > t->now_ns) {
-            if (flow->gate_ns < t->wake_ns)
-                t->wake_ns = flow->gate_ns;
-            continue;
-        }
-        t->bytes = flow->peek(flow, lane->chunk_max);
+        t->bytes = flow->peek(flow, t->now_ns);
         if (t->bytes > 0)
             return flow;
         t->blocked = true;
@@ -107,7 +102,7 @@ void bt_lane_pump(struct bt_lane *lane)
         if (flow == NULL || !admitted(lane, flow, &t))
             break;
         TAILQ_REMOVE(&lane->flows, flow, entry);
-        flow->queued = flow->issue(flow, lane->chunk_max);
+        flow->queued = flow->issue(flow, t.now_ns);
         if (flow->queued)
             TAILQ_INSERT_TAIL(&lane->flows, flow, entry);
     }
@@ -153,7 +148,7 @@ enum bt_status bt_fabric_pace(struct bt_fabric *fabric, const char *peer,
     lane = malloc(sizeof(*lane));
     if (lane == NULL)
         return BT_NO_MEMORY;
-    bt_lane_init(lane, fabric);
+    lane_init(lane, fabric);
     bt_pace_init(&lane->pace, rate_bytes_per_s);
     lane->chunk_max = bt_pace_chunk(rate_bytes_per_s, fabric->chunk_bytes);
     lane->setup_ns = setup_ns;

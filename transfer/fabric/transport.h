@@ -136,6 +136,9 @@ struct bt_transport_ops {
      * unless limits.put. */
     void (*put)(struct bt_tconn *conn, const struct bt_tspan *span,
                 struct bt_tget *put);
+    /* In words, for logs: what carries this connection ("tcp/lo cma/memory").
+     * "" when not known. NULL: nothing to say. */
+    void (*describe)(const struct bt_tconn *conn, char *out, size_t size);
 };
 
 #endif

@@ -1,26 +1,27 @@
 /* Pull of KV blocks between engines: the wire protocol's two ends.
  *
- * A *source* (prefill side) exports one region of equal blocks and answers
- * pulls for requests whose blocks are held under a lease. A *sink* (decode
- * side) connects to a source, checks that layouts agree, and pulls a list of
- * blocks into its own region. Data moves by the fabric's get (over UCX 1.13 a
- * request message answered by a rendezvous: its own put and get abort the
- * target when an endpoint fails); control moves by small active messages:
+ * A *source* (prefill side) exports regions of equal blocks and answers pulls
+ * for requests whose blocks are held under a lease. A *sink* (decode side)
+ * connects to a source over every rail it has, checks that layouts agree and
+ * that both hold the same key, and pulls a list of blocks into its own region.
+ * Data moves by the fabric's get, over all rails at once; control moves by
+ * small messages on one of them, or another when that one fails:
  *
- *   sink                                   source
- *   HELLO {version, layout}          ->
- *                                    <-    WELCOME {name, region, rkey} | NO
- *   OPEN {request id, blocks}        ->    lease checked, blocks hashed
- *                                    <-    GRANT {xxh3 of each block} | NO
+ *   sink (per rail)                        source
+ *   HELLO {region, layout, session}  ->
+ *                                    <-    CHALLENGE {nonce, proof}  with a key
+ *   PROVE {proof}                    ->
+ *                                    <-    WELCOME {name, key, rails} | NO
+ *   OPEN {request id, references}    ->    lease checked, blocks hashed
+ *                                    <-    GRANT {block, xxh3 of each} | NO
  *   get, get, ...  (runs of neighbours coalesced)
  *   verify each block, then
- *   DONE {request id}                ->    blocks released
- *   BEAT {request ids}               ->    leases renewed
- *   PING                            <->    PONG   (own heartbeat: UCX does not
- *                                          notice a silent peer)
+ *   DONE {pull, request id}          ->    reader left, blocks released
+ *   BEAT {request id}                ->    lease renewed
+ *   PING                            <->    PONG   (own heartbeat, per rail)
  *
  * All on one libev loop; nothing blocks. Every pull ends with exactly one
- * call-back within its deadline.
+ * call-back within its deadline and two heartbeats.
  */
 #ifndef BATON_TRANSFER_KV_H
 #define BATON_TRANSFER_KV_H
@@ -69,18 +70,41 @@ struct bt_rail_config {
     uint64_t sim_rate_bytes_per_s;
 };
 struct bt_fabric_config {
-    const char *transports; /* UCX_TLS, NULL = "tcp,self" */
-    int64_t heartbeat_ns;   /* 0: 200 ms; a peer silent for 5 of them is dead */
+    const char *kind;                   /* "ucx" (also NULL), "verbs", "sim" */
+    const struct bt_rail_config *rails; /* NULL: one, any device */
+    uint32_t rail_count;                /* <= BT_RAILS_MAX */
+    bool rail_threads;                  /* a thread per rail */
+    const uint8_t *key;     /* 32 bytes that all peers hold; NULL: none */
+    const char *transports; /* of rails that name none: UCX_TLS, NULL =
+                               "tcp,self" */
+    int64_t heartbeat_ns;   /* 0: 200 ms; a rail silent for 5 of them is dead */
     uint32_t chunk_bytes;   /* largest single get, 0: 1 MiB */
-    uint32_t inflight_max;  /* gets outstanding per peer, 0: 16 */
+    uint32_t inflight_max;  /* gets outstanding per peer and rail, 0: 16 */
 };
 
-/* UCX on this loop: event fd plus a progress tick (1 ms while work is out,
- * 50 ms idle). error_out >= 160 bytes. */
-enum bt_status bt_fabric_ucx_create(struct ev_loop *loop,
-                                    const struct bt_fabric_config *config,
-                                    struct bt_fabric **out, char *error_out,
-                                    size_t error_size);
+/* Open every rail on this loop. Strings and key are copied. error_out >= 160
+ * bytes. BT_INVALID: unknown kind, too many rails; BT_UNSUPPORTED: not built
+ * in, or no such device; BT_LIMIT: locked memory; BT_IO, BT_NO_MEMORY. */
+enum bt_status bt_fabric_create(struct ev_loop *loop,
+                                const struct bt_fabric_config *config,
+                                struct bt_fabric **out, char *error_out,
+                                size_t error_size);
+uint32_t bt_fabric_rails(const struct bt_fabric *fabric);
+/* Counted since the fabric was made. */
+struct bt_fabric_stats {
+    uint64_t frames_malformed; /* not a frame; connection closed */
+    uint64_t frames_corrupt;   /* wrong tag; connection closed */
+    uint64_t frames_replayed;  /* wrong sequence; connection closed */
+    uint64_t refused_key, refused_layout; /* by this end as a source */
+    uint64_t connects, connects_failed;
+    uint64_t connects_spared; /* not tried: the peer has failed before */
+    uint64_t rails_lost, rails_back;
+    uint64_t gets_failed; /* each was sent again, or its pull ended */
+    uint64_t blocks_damaged;
+    uint64_t peers_idle; /* closed for lack of pulls */
+};
+void bt_fabric_stats(const struct bt_fabric *fabric,
+                     struct bt_fabric_stats *out);
 /* Decorator `pace`: pulls from the named peer share a link of this rate (all
  * flows on it together, fair); link_class is for the meter. Peers without a
  * rule are not slowed. Call before pulling. BT_DUPLICATE, BT_LIMIT (64). */
@@ -100,34 +124,72 @@ void bt_fabric_destroy(struct bt_fabric *fabric);
 
 /* ---- source ---- */
 
-/* Look up a held request. Fill block indices; BT_NOT_FOUND /
- * BT_LEASE_EXPIRED refuse the pull. Called on the loop. */
-typedef enum bt_status (*bt_kv_hold_fn)(void *arg, const char *request_id,
-                                        const uint32_t *blocks, size_t count);
+/* What a sink asks for. */
+struct bt_kv_ask {
+    const char *request_id;
+    const uint64_t *refs; /* as the sink listed them */
+    size_t count;         /* > 0 */
+    uint32_t *blocks_out; /* index in the region per reference; the reference
+                             itself is there already unless `keyed` */
+    uint64_t ticket;      /* names it in bt_kv_source_answer */
+    const char *sink;     /* name of who asks */
+};
+/* May these be read for this id? BT_OK: yes, blocks_out is filled; they stay
+ * as they are until `left`. BT_AGAIN: the answer comes later, by
+ * bt_kv_source_answer (not from inside). Anything else refuses the pull
+ * (BT_NOT_FOUND, BT_LEASE_EXPIRED reach the sink as they are). */
+typedef enum bt_status (*bt_kv_hold_fn)(void *arg, const struct bt_kv_ask *ask);
 struct bt_kv_source_config {
     const char *name;    /* of this engine, < BT_KV_NAME_MAX */
-    const char *address; /* numeric, to listen on */
-    uint16_t port;       /* 0 picks one */
+    const char *address; /* numeric, to listen on; rails with an address of
+                            their own listen there, except the first */
+    uint16_t port;       /* 0 picks one; that of another source of the fabric:
+                            both share it, told apart by region_name */
+    const char *region_name; /* < BT_KV_NAME_MAX; NULL: "kv" */
     struct bt_kv_layout layout;
     void *region; /* caller's, block_count * block_bytes, stays put */
     uint32_t block_count;
-    bt_kv_hold_fn check; /* may these blocks be pulled for this id? */
-    void (*released)(void *arg, const char *request_id); /* DONE came */
-    void (*renewed)(void *arg, const char *request_id);  /* BEAT came */
+    /* References are keys that `check` turns into blocks; false: they are
+     * block indices, and one outside the region is refused before check. */
+    bool keyed;
+    bt_kv_hold_fn check;
+    /* DONE came: the request is over at its sink. May come twice. */
+    void (*released)(void *arg, const char *request_id);
+    void (*renewed)(void *arg, const char *request_id); /* BEAT came */
     void *arg;
-    /* A sink was refused (layouts or versions differ): log it. NULL: silent.
-     * None of these call-backs may stop the source or the fabric. */
+    /* A sink was refused (layouts, versions, keys or regions differ): log it.
+     * NULL: silent. None of these call-backs may stop the source or the
+     * fabric. */
     void (*refused)(void *arg, const char *sink, const char *reason);
+    /* A pull that was told OK is over, well or not (DONE, or the sink is
+     * gone): once per OK, before `released`. */
+    void (*left)(void *arg, const char *request_id);
 };
 enum bt_status bt_kv_source_start(struct bt_fabric *fabric,
                                   const struct bt_kv_source_config *config,
                                   struct bt_kv_source **out, char *error_out,
                                   size_t error_size);
+/* The late answer to an ask. blocks: index per reference, NULL: as check left
+ * blocks_out. BT_STALE: the sink gave up meanwhile: no `left` will come.
+ * BT_INVALID: count or a block is wrong; the pull is refused then. */
+enum bt_status bt_kv_source_answer(struct bt_kv_source *source, uint64_t ticket,
+                                   enum bt_status status,
+                                   const uint32_t *blocks, size_t count);
 uint16_t bt_kv_source_port(const struct bt_kv_source *source);
 void bt_kv_source_stop(struct bt_kv_source *source);
 
 /* ---- sink ---- */
 
+/* A rail to a source went down or came back; once per change. */
+struct bt_kv_rail_event {
+    const char *peer, *host; /* name ("" if unknown), address */
+    uint16_t port;
+    uint32_t rail;    /* index in bt_fabric_config */
+    const char *name; /* of the rail */
+    bool is_up;
+    enum bt_status status; /* why it went down */
+    const char *detail;
+};
 struct bt_kv_sink_config {
     const char *name;
     struct bt_kv_layout layout;
@@ -135,6 +197,11 @@ struct bt_kv_sink_config {
     uint32_t block_count;
     int64_t connect_timeout_ns; /* 0: 5 s (NIXL's handshake receive) */
     int64_t beat_ns;            /* 0: 5 s */
+    int64_t idle_ns; /* 0: 60 s; a source without pulls is left after it */
+    const char *region_name; /* to ask sources for; NULL: "kv" */
+    bool no_checksums; /* neither ask for block checksums nor verify them */
+    void (*rail)(void *arg, const struct bt_kv_rail_event *event); /* or NULL */
+    void *arg;
 };
 enum bt_status bt_kv_sink_create(struct bt_fabric *fabric,
                                  const struct bt_kv_sink_config *config,
@@ -145,17 +212,25 @@ struct bt_kv_pull_spec {
     const char *host; /* of the source */
     uint16_t port;
     const char *request_id; /* the source's */
-    const uint32_t *remote; /* source block index per block */
-    const uint32_t *local;  /* destination block index per block */
-    size_t count;           /* 0: only DONE is sent */
-    int64_t deadline_ns;    /* from now */
+    const uint64_t
+        *remote;           /* reference per block: index, or the source's key */
+    const uint32_t *local; /* destination block index per block */
+    size_t count;          /* 0: only DONE is sent */
+    int64_t deadline_ns;   /* from now */
+    const char *region;    /* of the source; NULL: the sink's region_name */
 };
 struct bt_kv_pull_end {
     enum bt_status status; /* OK, TIMEOUT, PEER_DEAD, REFUSED, INCOMPATIBLE,
-                              LEASE_EXPIRED, NOT_FOUND, CHECKSUM, CANCELLED */
+                              LEASE_EXPIRED, NOT_FOUND, CHECKSUM, CANCELLED,
+                              PEER_ERROR: a get failed again and again */
     uint64_t bytes;
-    uint32_t descriptors; /* coalesced runs */
-    int64_t duration_ns;
+    uint32_t descriptors; /* coalesced runs, and blocks fetched again */
+    uint32_t retries;     /* gets sent again */
+    int64_t setup_ns;     /* start to GRANT, connecting included */
+    int64_t queued_ns;    /* GRANT to the first get */
+    int64_t moved_ns;     /* first get to the last end */
+    int64_t duration_ns;  /* start to end */
+    uint64_t rail_bytes[BT_RAILS_MAX];
     const char *peer;   /* name of the source, "" if unknown */
     const char *detail; /* reason in words, "" if none; like peer valid
                            during the call-back only */
@@ -183,5 +258,13 @@ void bt_kv_sink_beat(struct bt_kv_sink *sink, const char *host, uint16_t port,
                      const char *request_id);
 void bt_kv_sink_release(struct bt_kv_sink *sink, const char *host,
                         uint16_t port, const char *request_id);
+/* The same for another region of the source; NULL: the sink's region_name. */
+struct bt_kv_note {
+    const char *host;
+    uint16_t port;
+    const char *region, *request_id;
+    bool release; /* else a beat */
+};
+void bt_kv_sink_note(struct bt_kv_sink *sink, const struct bt_kv_note *note);
 
 #endif
