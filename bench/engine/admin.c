@@ -34,24 +34,6 @@ void bt_engine_state_get(const struct bt_engine *e, struct bt_engine_state *out)
     *out = s;
 }
 
-static json_t *meters(const struct bt_engine *e)
-{
-    struct bt_fabric_meter meter[64];
-    size_t count = bt_fabric_meters(e->fabric, meter, 64);
-    json_t *list = json_array();
-    for (size_t i = 0; i < count && i < 64; i++) {
-        json_array_append_new(
-            list,
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "class",
-                      meter[i].link_class, "bytes", (json_int_t)meter[i].bytes,
-                      "pulls", (json_int_t)meter[i].pulls, "descriptors",
-                      (json_int_t)meter[i].descriptors, "failed",
-                      (json_int_t)meter[i].failed, "busy_ns",
-                      (json_int_t)meter[i].busy_ns));
-    }
-    return list;
-}
-
 static json_t *totals(const struct bt_engine_state *s)
 {
     const struct {
@@ -106,7 +88,8 @@ static json_t *state_json(struct bt_engine *e)
     json_object_set_new(root, "totals", totals(&s));
     json_object_set_new(root, "faults_fired",
                         json_integer((json_int_t)e->faults.fired));
-    json_object_set_new(root, "kv", meters(e));
+    json_object_set_new(root, "kv", bt_handoff_meters(e));
+    json_object_set_new(root, "transfer", bt_handoff_state(e));
     return root;
 }
 
@@ -281,6 +264,7 @@ void bt_admin_metrics(struct bt_engine *e, struct bt_httpd_request *req)
         .adapters_max = (uint32_t)e->adapter_count,
     };
     bt_metrics_write(&e->metrics, &g, f);
+    bt_handoff_metrics(e, f);
     if (fclose(f) != 0) {
         bt_reply_error(req, 503, "out of memory", NULL);
     } else {

@@ -188,10 +188,11 @@ static bool read_block_ids(struct body *b, const json_t *ids)
     }
     for (size_t i = 0; i < count; i++) {
         uint64_t id = 0;
-        if (!whole(json_array_get(list, i), &id) || id >= UINT32_MAX) {
+        if (!whole(json_array_get(list, i), &id) ||
+            (id >= UINT32_MAX && b->remote.region[0] == '\0')) {
             return false;
         }
-        b->remote.blocks[i] = (uint32_t)id;
+        b->remote.blocks[i] = id;
     }
     b->remote.block_count = count;
     return true;
@@ -222,7 +223,11 @@ static bool read_params(struct body *b)
         return true;
     }
     b->has_remote = true;
-    bool ok = read_block_ids(b, json_object_get(params, "remote_block_ids"));
+    /* Of an agent's pool: then the ids are its keys, up to 64 bits. */
+    bool ok = json_object_get(params, "remote_region") == NULL ||
+              read_text(params, "remote_region", b->remote.region,
+                        sizeof(b->remote.region));
+    ok = ok && read_block_ids(b, json_object_get(params, "remote_block_ids"));
     ok = ok && read_text(params, "remote_engine_id", id, sizeof(id));
     ok = ok && read_text(params, "remote_request_id", b->remote.request_id,
                          sizeof(b->remote.request_id));

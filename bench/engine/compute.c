@@ -78,7 +78,7 @@ void bt_engine_abort(struct bt_seq *seq)
     e->metrics.success_abort++;
     if (seq->state == BT_SEQ_PULLING) {
         seq->call = NULL;
-        bt_kv_pull_cancel(seq->pull);
+        bt_agent_cancel(e->agent, seq->pull_id);
         return;
     }
     if (seq->has_remote && seq->block_count == 0) {

@@ -407,7 +407,7 @@ uint16_t bt_engine_http_port(const struct bt_engine *e)
 
 uint16_t bt_engine_kv_port(const struct bt_engine *e)
 {
-    return bt_kv_source_port(e->source);
+    return bt_agent_port(e->agent);
 }
 
 const char *bt_engine_events_endpoint(const struct bt_engine *e)

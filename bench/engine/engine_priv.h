@@ -4,7 +4,7 @@
  *   api.c     HTTP -> bt_call + bt_seq        reply.c   progress -> JSON / SSE
  *   seq.c     blocks and content of one seq   compute.c who runs when
  *   handoff.c leases, pulls                   admin.c   state, faults, metrics,
- *                                                       cached blocks
+ *   handoff_report.c what pulls took                    cached blocks
  *   engine.c  life
  *
  * A sequence is in exactly one list:
@@ -30,20 +30,21 @@
 #include "baton/bench/engine.h"
 #include "baton/bench/oracle.h"
 #include "baton/orchestrator/httpd.h"
-#include "baton/transfer/kv.h"
+#include "baton/transfer/agent.h"
 
 #include <ev.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define BT_ENGINE_SEQS_MAX     16384 /* alive, all states */
 #define BT_ENGINE_PROMPTS_MAX  1024  /* of one request, times n */
 #define BT_ENGINE_LEASES_MAX   16384
 #define BT_ENGINE_ADAPTERS_MAX 64
 #define BT_ENGINE_NAME_MAX     128
-#define BT_ENGINE_EXPIRED_MAX  256 /* ids remembered after expiry */
+#define BT_ENGINE_PULLS_SHOWN  16 /* in /admin/state */
 
 enum bt_seq_state {
     BT_SEQ_WAITING,
@@ -59,7 +60,8 @@ struct bt_remote {
     char host[64];
     uint16_t port;
     char request_id[BT_KV_REQUEST_MAX + 1];
-    uint32_t *blocks; /* malloc'd */
+    char region[BT_KV_NAME_MAX]; /* "": as ours */
+    uint64_t *blocks;            /* malloc'd; indices, or keys of the region */
     size_t block_count;
 };
 
@@ -97,7 +99,8 @@ struct bt_seq {
     bool role_sent; /* first chunk of a chat stream */
     bool has_remote;
     struct bt_remote remote;
-    struct bt_kv_pull *pull;
+    bool pulling;
+    uint64_t pull_id;
     char lease_id[BT_KV_REQUEST_MAX + 1];
     int64_t arrived_ns, scheduled_ns, first_ns, last_ns;
 };
@@ -118,11 +121,9 @@ struct bt_call {
     uint32_t seq_count, done_count, copies; /* n */
 };
 
+/* Blocks that a peer may still pull; the agent says when that is over. */
 struct bt_lease {
     struct bt_lease *prev, *next;
-    char id[BT_KV_REQUEST_MAX + 1];
-    uint64_t hash;
-    int64_t expires_ns;
     uint32_t *blocks;
     uint32_t block_count;
 };
@@ -150,9 +151,16 @@ struct bt_engine {
     struct bt_engine_state totals; /* counters only */
     struct bt_httpd *httpd;
     struct bt_events *events; /* NULL: off */
-    struct bt_fabric *fabric;
-    struct bt_kv_source *source;
-    struct bt_kv_sink *sink;
+    struct bt_agent *agent;
+    uint32_t region_id; /* of the pool, at the agent */
+    struct bt_kv_layout layout;
+    ev_io agent_io;
+    char rail_names[BT_RAILS_MAX][32];
+    uint32_t rail_count;
+    struct bt_agent_event pulls[BT_ENGINE_PULLS_SHOWN]; /* ended, ring */
+    uint64_t pull_count;
+    int64_t setup_ns, queued_ns, moved_ns; /* of all of them */
+    uint64_t rail_bytes[BT_RAILS_MAX];
     struct bt_seq_list waiting, waiting_pull, pulling, decoding, hung;
     struct bt_seq *prefilling;
     enum bt_fault_kind job_fault; /* fires when the running prefill ends */
@@ -162,12 +170,10 @@ struct bt_engine {
     struct bt_lease *leases;
     uint32_t lease_count;
     uint64_t leased_blocks;
-    uint64_t expired[BT_ENGINE_EXPIRED_MAX]; /* hashes of ids, ring */
-    uint32_t expired_next;
     int timer_fd;
     ev_io timer_io;
     ev_idle kick; /* never started; fed */
-    ev_timer lease_timer, beat_timer;
+    ev_timer beat_timer;
 };
 
 int64_t bt_engine_now(void); /* CLOCK_MONOTONIC */
@@ -220,6 +226,15 @@ void bt_handoff_pull(struct bt_seq *seq);
 /* It will not be pulled. */
 void bt_handoff_release(struct bt_seq *seq);
 void bt_handoff_expire_all(struct bt_engine *e);
+
+/* ---- handoff_report.c ---- */
+/* A pull ended well. */
+void bt_handoff_note(struct bt_engine *e, const struct bt_agent_event *event);
+/* Figures, rails, paths and the last pulls; NULL: out of memory. */
+json_t *bt_handoff_state(struct bt_engine *e);
+json_t *bt_handoff_meters(struct bt_engine *e);
+/* Metrics that vLLM has not. */
+void bt_handoff_metrics(struct bt_engine *e, FILE *out);
 
 /* ---- api.c, reply.c, admin.c, admin_blocks.c ---- */
 void bt_api_handle(void *arg, struct bt_httpd_request *req);

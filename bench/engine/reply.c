@@ -160,7 +160,7 @@ static void write_params(FILE *f, const struct bt_seq *seq)
             "\"remote_host\":\"%s\",\"remote_port\":%u,\"tp_size\":1,"
             "\"remote_num_tokens\":%u,\"remote_blocks_expiry_time\":null,"
             "\"transfer_mode\":\"pull\"}",
-            e->id, seq->lease_id, e->address, bt_kv_source_port(e->source),
+            e->id, seq->lease_id, e->address, bt_agent_port(e->agent),
             seq->prompt_count);
 }
 

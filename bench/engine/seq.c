@@ -105,7 +105,7 @@ struct bt_seq *bt_seq_create(struct bt_call *call, const uint32_t *tokens,
 
 void bt_seq_free(struct bt_seq *seq)
 {
-    assert(seq->block_count == 0 && seq->pull == NULL && seq->list == NULL);
+    assert(seq->block_count == 0 && !seq->pulling && seq->list == NULL);
     seq->engine->seq_count--;
     free(seq->remote.blocks);
     free(seq->blocks);

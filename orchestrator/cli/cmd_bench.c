@@ -16,9 +16,9 @@
 #define REQUESTS 4000 /* http, when not told */
 
 struct options {
-    uint64_t seed, requests, connections, streams, largest, cache;
+    uint64_t seed, requests, connections, streams, largest, cache, size;
     int64_t duration;
-    const char *output, *trace, *workers, *block_tokens;
+    const char *output, *trace, *workers, *block_tokens, *directory;
     bool verbose;
 };
 
@@ -47,6 +47,12 @@ static const struct bt_option table[] = {
      "index: tokens per indexed block (the trace's)", AT(block_tokens)},
     {"cache", 0, BT_OPTION_U64, "N",
      "index: of a worker, in blocks of the trace (by the trace)", AT(cache)},
+    {"directory", 0, BT_OPTION_STRING, "DIR",
+     "tier: where the files are made ($TMPDIR, else .)", AT(directory)},
+    {"size", 0, BT_OPTION_SIZE, "BYTES",
+     "tier: of each file and run, a multiple of 2 MiB; transfer: of each run "
+     "(1GiB)",
+     AT(size)},
     {"verbose", 'v', BT_OPTION_FLAG, NULL, "http: show serve's messages",
      AT(verbose)},
     {NULL, 0, BT_OPTION_FLAG, NULL, NULL, 0},
@@ -89,6 +95,29 @@ static int run_index(const struct options *o)
     if (o->requests == 0 || o->cache == 0)
         return usage("index: --requests and --cache are at least 1");
     return bench_index_run(&index);
+}
+
+static int run_tier(const struct options *o)
+{
+    const struct bench_tier_options tier = {
+        .directory = o->directory,
+        .bytes = o->size,
+        .seed = o->seed,
+        .json = strcmp(o->output, "json") == 0,
+    };
+
+    return bench_tier_run(&tier);
+}
+
+static int run_transfer(const struct options *o)
+{
+    const struct bench_transfer_options transfer = {
+        .bytes = o->size,
+        .seed = o->seed,
+        .json = strcmp(o->output, "json") == 0,
+    };
+
+    return bench_transfer_run(&transfer);
 }
 
 static int run_http(const struct options *o, struct bt_micro_report *report)
@@ -178,22 +207,30 @@ static int run(int argc, char **argv)
     if (code != 0)
         return code;
     if (argc - first != 1)
-        return usage("say what to measure: http, place or index");
+        return usage(
+            "say what to measure: http, place, index, tier or transfer");
     if (strcmp(argv[first], "index") == 0)
         return run_index(&o);
+    if (strcmp(argv[first], "tier") == 0)
+        return run_tier(&o);
+    if (strcmp(argv[first], "transfer") == 0)
+        return run_transfer(&o);
     if (o.requests == UNSET)
         o.requests = REQUESTS;
     if (strcmp(argv[first], "http") == 0 || strcmp(argv[first], "place") == 0)
         return run_rows(&o, strcmp(argv[first], "http") == 0);
-    fprintf(stderr, "baton bench: '%s' is neither http, place nor index\n",
+    fprintf(stderr,
+            "baton bench: '%s' is none of http, place, index, tier, "
+            "transfer\n",
             argv[first]);
     return BT_EXIT_USAGE;
 }
 
 const struct bt_command bt_command_bench = {
     .name = "bench",
-    .summary = "micro benchmarks: HTTP path, placement, index, with units",
-    .arguments = "http|place|index",
+    .summary =
+        "micro benchmarks: HTTP path, placement, index, tiers, transfers",
+    .arguments = "http|place|index|tier|transfer",
     .options = table,
     .run = run,
 };

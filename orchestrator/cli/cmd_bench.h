@@ -16,4 +16,19 @@ struct bench_index_options {
 /* The whole command; an exit code. */
 int bench_index_run(const struct bench_index_options *options);
 
+struct bench_tier_options {
+    const char *directory; /* NULL: $TMPDIR, else . */
+    uint64_t bytes, seed;  /* bytes 0: 1 GiB */
+    bool json;
+};
+/* The whole command; an exit code. */
+int bench_tier_run(const struct bench_tier_options *options);
+
+struct bench_transfer_options {
+    uint64_t bytes, seed; /* bytes 0: 1 GiB */
+    bool json;
+};
+/* The whole command; an exit code. */
+int bench_transfer_run(const struct bench_transfer_options *options);
+
 #endif

@@ -11,11 +11,11 @@
 
 struct options {
     struct bt_option_list policies;
-    uint64_t seed, requests, trace_tokens, port;
+    uint64_t seed, requests, trace_tokens, port, rails;
     double rate, trace_scale, speedup;
     int64_t duration, slo_ttft, slo_tpot;
-    const char *trace, *directory, *output;
-    bool uniform, verbose, keep;
+    const char *trace, *directory, *output, *cluster, *fabric, *netbed;
+    bool uniform, verbose, keep, hosts;
 };
 
 #define AT(member) offsetof(struct options, member)
@@ -37,6 +37,17 @@ static const struct bt_option table[] = {
      "divide the trace's lengths by N, 1..512 (16)", AT(trace_tokens)},
     {"uniform", 'u', BT_OPTION_FLAG, NULL, "all links equal and fast",
      AT(uniform)},
+    {"cluster", 'c', BT_OPTION_STRING, "FILE",
+     "fleet from a cluster file of the simulator", AT(cluster)},
+    {"fabric", 'f', BT_OPTION_STRING, "NAME", "of that file (its first)",
+     AT(fabric)},
+    {"netbed", 0, BT_OPTION_STRING, "BED",
+     "run the engines on the hosts of a bed, see tests/e2e/netbed",
+     AT(netbed)},
+    {"rails", 0, BT_OPTION_U64, "N", "links of each host, 1 or 2 (1)",
+     AT(rails)},
+    {"hosts", 0, BT_OPTION_FLAG, NULL,
+     "print host, engine and rate of each in B/s, and end", AT(hosts)},
     {"speedup", 0, BT_OPTION_DOUBLE, "X",
      "run the emulated engines X times faster (1)", AT(speedup)},
     {"slo-ttft", 0, BT_OPTION_DURATION, "TIME", "for goodput (400ms)",
@@ -84,6 +95,21 @@ static int take_policies(const struct bt_option_list *list,
     return 0;
 }
 
+static int check_fleet(const struct options *o)
+{
+    if (o->cluster && (!o->cluster[0] || o->uniform))
+        return usage("--cluster names a file and goes without --uniform");
+    if (!o->cluster && (o->fabric || o->netbed || o->hosts))
+        return usage("--fabric, --netbed and --hosts need --cluster");
+    if (o->netbed && (!o->netbed[0] ||
+                      o->netbed[strspn(o->netbed, "abcdefghijklmnopqrstuvwxyz"
+                                                  "0123456789-")] != '\0'))
+        return usage("--netbed is the name that netbed.sh printed");
+    if (o->rails < 1 || o->rails > 2)
+        return usage("--rails is 1 or 2");
+    return 0;
+}
+
 static int check(const struct options *o)
 {
     if (strcmp(o->output, "table") != 0 && strcmp(o->output, "json") != 0)
@@ -123,6 +149,11 @@ static void fill(const struct options *o, struct bt_demo_options *out)
     out->trace_speed = o->trace_scale;
     out->trace_divisor = o->trace_tokens;
     out->uniform = o->uniform;
+    out->cluster = o->cluster;
+    out->fabric = o->fabric;
+    out->netbed = o->netbed;
+    out->rails = (uint32_t)o->rails;
+    out->hosts = o->hosts;
     out->speedup = o->speedup;
     out->slo_ttft_ns = o->slo_ttft;
     out->slo_tpot_ns = o->slo_tpot;
@@ -150,6 +181,7 @@ static int run(int argc, char **argv)
     o.speedup = demo.speedup;
     o.slo_ttft = demo.slo_ttft_ns;
     o.slo_tpot = demo.slo_tpot_ns;
+    o.rails = demo.rails;
     o.output = "table";
     code = bt_options_parse(&bt_command_demo, argc, argv, &o, &first);
     if (code >= 0)
@@ -157,6 +189,8 @@ static int run(int argc, char **argv)
     if (first < argc)
         return usage("no arguments are expected, only options");
     code = check(&o);
+    if (code == 0)
+        code = check_fleet(&o);
     if (code == 0)
         code = take_policies(&o.policies, &demo);
     if (code != 0)

@@ -6,6 +6,7 @@
  */
 #include "command.h"
 #include "parent.h"
+#include "transfer_options.h"
 
 #include "baton/base/units.h"
 #include "baton/bench/engine.h"
@@ -20,13 +21,13 @@
 struct engine_options {
     const char *name, *role, *address, *model, *preset, *encoding;
     const char *events, *connect, *replay, *framing, *topic, *hash;
-    const char *failure, *transports;
+    const char *failure, *transports, *fabric, *key_file;
     uint64_t port, block_size, blocks, seqs, kv_bytes, layers, model_len;
     uint64_t layout_version, seed, event_buffer;
     double speedup;
     int64_t lease_ns, pull_timeout_ns, startup_delay_ns;
     bool no_events, stream_eager, die_with_parent;
-    struct bt_option_list adapters, paces, faults;
+    struct bt_option_list adapters, paces, faults, rails;
 };
 
 #define AT(member) offsetof(struct engine_options, member)
@@ -92,6 +93,13 @@ static const struct bt_option options[] = {
      "link to a peer, e.g. p1=200MB/s:slow:2ms; repeatable", AT(paces)},
     {"transports", 0, BT_OPTION_STRING, "LIST", "UCX_TLS (tcp,self)",
      AT(transports)},
+    {"fabric", 0, BT_OPTION_STRING, "KIND",
+     "what KV bytes move by: ucx, verbs or sim (ucx)", AT(fabric)},
+    {"transfer-rail", 0, BT_OPTION_LIST, "NAME=ADDRESS[@DEVICE]",
+     "NIC that carries KV bytes, e.g. r0=10.0.0.1@mlx5_0; repeatable",
+     AT(rails)},
+    {"transfer-key-file", 0, BT_OPTION_STRING, "FILE",
+     "key that all peers hold: 64 hex digits, or 32 bytes", AT(key_file)},
     {"fault", 0, BT_OPTION_LIST, "SPEC",
      "KIND[@PHASE][:count=N][:factor=X], see baton(1); repeatable", AT(faults)},
     {"startup-delay", 0, BT_OPTION_DURATION, "TIME",
@@ -268,6 +276,31 @@ static int read_numbers(const struct engine_options *o,
     return BT_EXIT_OK;
 }
 
+/* Fabric, rails and key. */
+static int read_transfer(const struct engine_options *o,
+                         struct bt_engine_config *c)
+{
+    static struct transfer_rails rails;
+    static uint8_t key[TRANSFER_KEY];
+    if (o->fabric != NULL && !transfer_fabric_known(o->fabric)) {
+        return usage("--fabric is ucx, verbs or sim", o->fabric);
+    }
+    for (size_t i = 0; i < o->rails.count; i++) {
+        if (!transfer_rail_add(&rails, o->rails.items[i])) {
+            return usage("--transfer-rail is NAME=ADDRESS[@DEVICE], at most "
+                         "8, such as r0=10.0.0.1@mlx5_0",
+                         o->rails.items[i]);
+        }
+    }
+    c->rails = rails.rails;
+    c->rail_count = rails.count;
+    if (o->key_file != NULL && !transfer_key_read("engine", o->key_file, key)) {
+        return BT_EXIT_CONFIG;
+    }
+    c->transfer_key = o->key_file != NULL ? key : NULL;
+    return BT_EXIT_OK;
+}
+
 static int read_options(const struct engine_options *o,
                         struct bt_engine_config *c,
                         struct bt_engine_pace *paces, char (*texts)[256])
@@ -281,6 +314,7 @@ static int read_options(const struct engine_options *o,
     c->pull_timeout_ns = o->pull_timeout_ns;
     c->stream_eager = o->stream_eager;
     c->transports = o->transports;
+    c->fabric = o->fabric;
     c->faults = o->faults.items;
     c->fault_count = o->faults.count;
     c->paces = paces;
@@ -296,6 +330,7 @@ static int read_options(const struct engine_options *o,
     int code = read_words(o, c);
     code = code != BT_EXIT_OK ? code : read_events(o, c);
     code = code != BT_EXIT_OK ? code : read_preset(o, c);
+    code = code != BT_EXIT_OK ? code : read_transfer(o, c);
     return code != BT_EXIT_OK ? code : read_numbers(o, c);
 }
 

@@ -16,6 +16,9 @@ static const struct bt_command *const TABLE[] = {
 #ifdef BATON_HAVE_INDEX
     &bt_command_index,
 #endif
+#ifdef BATON_HAVE_AGENT
+    &bt_command_agent,
+#endif
 #ifdef BATON_HAVE_ENGINE
     &bt_command_engine,
 #endif

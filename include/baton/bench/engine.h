@@ -11,6 +11,7 @@
 #include "baton/base/status.h"
 #include "baton/planner/cost.h"
 #include "baton/planner/engine_hash.h"
+#include "baton/transfer/kv.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -76,6 +77,10 @@ struct bt_engine_config {
     const char *const *faults; /* specs, see bt_engine_fault */
     size_t fault_count;
     const char *transports; /* UCX_TLS; NULL: the fabric's default */
+    const char *fabric;     /* "ucx", "verbs", "sim"; NULL: "ucx" */
+    const struct bt_rail_config *rails; /* NULL, 0: one, any device */
+    uint32_t rail_count;
+    const uint8_t *transfer_key; /* 32 bytes that all peers hold; NULL: none */
 };
 
 /* Values of `baton engine` without options (preset h100-8b-tp1 if the planner
