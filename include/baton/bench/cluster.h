@@ -1,5 +1,6 @@
-/* A small cluster on loopback as child processes: emulated engines and one
- * `baton serve` in front of them. Used by `baton demo`, `baton bench http` and
+/* A small cluster as child processes: emulated engines and one `baton serve` in
+ * front of them, all on loopback, or each engine on a host of a shaped bed
+ * (tests/e2e/netbed). Used by `baton demo`, `baton bench http` and
  * the tests of the whole program. Children die with their parent.
  *
  * The calls here may block: they turn the loop until what they wait for has
@@ -29,6 +30,7 @@ struct bt_cluster_engine {
     bool prefill;    /* else decode */
     const char *url; /* a worker that runs elsewhere (no events); NULL: one is
                         started here */
+    uint64_t nic_bytes_per_s; /* its host's link, each way; netbed only */
 };
 /* KV of prefill engine `from` to decode engine `to`. */
 struct bt_cluster_link {
@@ -46,6 +48,13 @@ struct bt_cluster_spec {
     uint32_t engine_count;
     struct bt_cluster_link links[BT_CLUSTER_LINKS_MAX]; /* each engine pair */
     uint32_t link_count;
+    /* Name of a bed: engine i runs in the namespace NAME-h<i + 1>, with its
+     * addresses 10.<81 + rail>.0.<i + 1>; serve stays in the caller's
+     * namespace, which must reach them. No links then: serve is given a
+     * topology file of the hosts. NULL: loopback. */
+    const char *netbed;
+    uint32_t rails;                   /* of a bed's host, 1 or 2 */
+    int64_t setup_ns, descriptor_ns;  /* of a transfer there */
     const char *model;
     const char *compute; /* preset */
     double speedup;
@@ -55,6 +64,7 @@ struct bt_cluster_spec {
     const char *serve_extra;         /* more lines of YAML, NULL = none */
     const char *const *engine_extra; /* more arguments, NULL-ended or NULL */
     uint16_t port;                   /* of serve, 0 picks one */
+    uint16_t metrics_port, admin_port; /* likewise */
     int64_t start_timeout_ns;        /* 0: 20 s */
 };
 

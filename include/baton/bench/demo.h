@@ -26,6 +26,11 @@ struct bt_demo_options {
     double trace_speed;
     uint64_t trace_divisor; /* of lengths, 1..512 */
     bool uniform;           /* all links alike and fast */
+    const char *cluster;    /* fleet from a simulator's file, NULL: the own */
+    const char *fabric;     /* of that file, NULL: its first */
+    const char *netbed;     /* bed whose hosts the engines run on, NULL: here */
+    uint32_t rails;         /* of its hosts, 1 or 2 */
+    bool hosts;             /* only say which host needs which rate */
     double speedup;         /* of the engines' compute model */
     int64_t slo_ttft_ns, slo_tpot_ns;
     const char *directory; /* kept; NULL: a temporary one, removed */
@@ -39,6 +44,14 @@ struct bt_demo_class {
     char name[32];
     uint64_t bytes;
 };
+/* Predicted times of a run beside what came, of requests that ended well and
+ * were placed once; transfers of at least 5 ms predicted. Errors are
+ * (realised - predicted) / predicted. */
+struct bt_demo_prediction {
+    size_t count; /* 0: unknown, nothing else is filled */
+    double predicted_ms, realised_ms;       /* means */
+    double error_median, error_p95, bias; /* |error|, |error|, median error */
+};
 /* One policy's row. */
 struct bt_demo_result {
     const char *policy;
@@ -49,6 +62,7 @@ struct bt_demo_result {
     uint32_t class_count;
     double imbalance_prefill, imbalance_decode; /* max / mean of tokens */
     double routing_p50_us, routing_p99_us;      /* -1 unknown */
+    struct bt_demo_prediction transfer, total;
     double *ttft_ms; /* per request, -1 = none; owned */
     char first_failure[256];
 };

@@ -25,6 +25,7 @@ struct bt_sim_pool {
     unsigned int roles;
     uint32_t count;
     struct bt_compute_model compute;   /* true times */
+    char preset[BT_SIM_NAME_MAX];      /* its name, "": own coefficients */
     uint64_t kv_tokens;                /* device cache and running requests */
     uint64_t host_tokens, disk_tokens; /* slower tiers, 0: none */
     struct bt_tier_model host, disk;
@@ -42,6 +43,8 @@ struct bt_sim_fabric {
     char name[BT_SIM_NAME_MAX];
     uint64_t nic_bytes_per_s;
     uint64_t slow_nic_bytes_per_s; /* of every second worker of each pool; 0 */
+    uint32_t slow_pool;            /* instead: of this pool's workers, 1 is the
+                                      first; 0 */
     uint32_t racks;                /* workers of each pool spread over them */
     uint64_t rack_up_bytes_per_s;  /* each way; 0: no limit */
     int64_t setup_ns, per_descriptor_ns;
@@ -67,6 +70,9 @@ struct bt_sim_cluster {
 /* Strict YAML; faults as "FILE:LINE:COLUMN: what". error_out >= 512 bytes. */
 enum bt_status bt_sim_cluster_load(const char *path, struct bt_sim_cluster *out,
                                    char *error_out, size_t error_size);
+/* NIC rate of the index-th worker (0-based) of a pool, each way. */
+uint64_t bt_sim_fabric_nic(const struct bt_sim_fabric *fabric, uint32_t pool,
+                           uint32_t index);
 /* BT_NOT_FOUND. */
 enum bt_status bt_sim_fabric_find(const struct bt_sim_cluster *cluster,
                                   const char *name, uint32_t *index_out);

@@ -104,6 +104,13 @@ const uint32_t *bt_workload_prompt(const struct bt_workload *workload,
 enum bt_status bt_workload_sort(struct bt_workload *workload);
 void bt_workload_fini(struct bt_workload *workload);
 
+struct bt_trace;
+/* The same requests without tokens, in blocks of block_tokens >= 1: what the
+ * simulator needs to run the same workload. *out is overwritten. BT_TOO_LARGE,
+ * BT_NO_MEMORY; then it is empty. */
+enum bt_status bt_workload_trace(const struct bt_workload *workload,
+                                 uint32_t block_tokens, struct bt_trace *out);
+
 struct bt_workload_stats {
     size_t requests;
     uint64_t prompt_tokens, answer_tokens;
