@@ -34,5 +34,8 @@ What to try next:
   $baton sim                   policies on a simulated cluster of 16 nodes
   $baton check deploy/config/baton.yaml
   $baton serve --help          your own workers
+  $baton topo                  this node's NICs, rails, and what costs bandwidth
+  $baton agent --help          a node's KV pool and transfers (orchestrator/agent/README.md)
+  $baton bench transfer        UCX tcp and shared memory beside ucx_perftest
   tests/run.sh                 every test
 END

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BYTES_MIN  (UINT64_C(64) << 20)
+#define BYTES_MIN  (UINT64_C(16) << 20)
 #define HOST_BYTES (UINT64_C(128) << 20)
 #define HOST_BLOCK (UINT64_C(2) << 20)
 
@@ -287,7 +287,7 @@ enum bt_status bt_micro_tier(const struct bt_micro_tier_options *options,
     memset(report, 0, sizeof(*report));
     if (options->bytes < BYTES_MIN || options->bytes % BLOCKS[2] != 0) {
         snprintf(report->error, sizeof(report->error),
-                 "the size is a multiple of 2 MiB, at least 64 MiB");
+                 "the size is a multiple of 2 MiB, at least 16 MiB");
         return BT_INVALID;
     }
     status = name_file(&b, "pool", b.pool_path, sizeof(b.pool_path));

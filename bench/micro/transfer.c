@@ -272,11 +272,12 @@ static void judge(struct bench *b)
     }
     if (missed)
         note(b->report,
-             "Why: messages are copied out of a receive buffer once. "
-             "ucx_perftest's tcp rendezvous puts\ninto place, and its shared "
-             "memory is allocated by UCX in both processes, so that a get is "
-             "one\nmemcpy; a put ends the process of a peer that goes away, "
-             "and regions of an engine are its own.\n");
+             "What differs: over tcp, ours are messages that are copied out of "
+             "a receive buffer, theirs a\nrendezvous into place, which ends "
+             "the process of a peer that goes away. Over shared memory,\nours "
+             "is the engine's own memory (here in 2 MiB pages), read through "
+             "the kernel; theirs is\nallocated by UCX and mapped in both "
+             "processes.\n");
 }
 
 enum bt_status

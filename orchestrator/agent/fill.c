@@ -17,7 +17,7 @@
 struct order {
     char host[64], region[BT_KV_NAME_MAX];
     char request_id[BT_KV_REQUEST_MAX + 1];
-    uint64_t port, deadline_ms;
+    uint64_t port, deadline_ms, estimate_ns;
 };
 
 /* ---- bodies ---- */
@@ -97,6 +97,9 @@ static const char *read_order(const struct bt_json *root, struct order *order)
         (!number_member(root, "deadline_ms", &order->deadline_ms) ||
          order->deadline_ms == 0 || order->deadline_ms > 3600000))
         return "deadline_ms: 1 to 3600000";
+    if (bt_json_member(root, "estimate_ns", &ignored, NULL) &&
+        !number_member(root, "estimate_ns", &order->estimate_ns))
+        return "estimate_ns: a whole number";
     return NULL;
 }
 
@@ -182,9 +185,12 @@ static enum bt_status begin(struct fill *fill, const struct order *order)
         .local = fill->slots,
         .count = fill->count,
         .deadline_ns = (int64_t)order->deadline_ms * 1000000,
+        .estimate_ns = order->estimate_ns,
         .owner = fill,
     };
     uint64_t id = 0;
+    snprintf(fill->peer, sizeof(fill->peer), "%.57s:%u", order->host,
+             (unsigned int)pull.port);
     enum bt_status status = bt_agent_pull(s->agent, &pull, &id);
 
     if (status != BT_OK)
@@ -205,7 +211,8 @@ static const char *read_fill(struct bt_httpd_request *req, struct fill *fill,
     fill->listed = list_member(&root, "blocks", &fill->refs);
     if (fill->listed == 0 ||
         list_member(&root, "keys", &fill->keys) != fill->listed)
-        return "blocks and keys: as many of each, 1 to 65536 whole numbers";
+        return "blocks and keys: flat lists, as many of each, 1 to 65536 "
+               "whole numbers";
     return NULL;
 }
 
@@ -251,6 +258,7 @@ void service_note_last(struct bt_agent_service *s,
     snprintf(last->region, sizeof(last->region), "%s", region);
     last->bytes = e->bytes;
     last->predicted_ns = e->predicted_ns;
+    last->estimate_ns = e->estimate_ns;
     last->descriptors = e->descriptors;
     last->retries = e->retries;
     last->setup_ns = e->setup_ns;
@@ -287,17 +295,24 @@ void service_filled(struct bt_agent_service *s,
                     const struct bt_agent_event *event)
 {
     struct fill *fill = event->owner;
-    bool well = event->status == BT_OK;
+    struct bt_agent_event e = *event;
+    bool well = e.status == BT_OK;
+
+    if (e.peer[0] == '\0')
+        memcpy(e.peer, fill->peer, sizeof(fill->peer));
+    if (e.status == BT_NOT_FOUND &&
+        strcmp(e.detail, bt_status_text(BT_NOT_FOUND)) == 0)
+        snprintf(e.detail, sizeof(e.detail),
+                 "the peer has no such request, or lacks a block or key of it");
 
     for (uint32_t i = 0; i < fill->count; i++)
         pool_landed(s->pool, fill->slots[i], well);
     s->fills_done += well;
     s->fills_failed += !well;
-    service_note_last(s, event, SERVICE_REGION);
+    service_note_last(s, &e, SERVICE_REGION);
     if (!well)
         service_say(s, 1, "pull", "peer=%s request=%s status=%s detail=\"%s\"",
-                    event->peer, event->request_id,
-                    bt_status_name(event->status), event->detail);
+                    e.peer, e.request_id, bt_status_name(e.status), e.detail);
     if (fill->http != NULL)
         answer(fill, &s->last[(s->last_count - 1) % SERVICE_LAST]);
     fill_free(fill);

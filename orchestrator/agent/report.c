@@ -85,6 +85,7 @@ void service_last_json(struct bt_text *t, const struct bt_agent_service *s,
     number(t, "moved_ns", (uint64_t)last->moved_ns);
     number(t, "duration_ns", (uint64_t)last->duration_ns);
     number(t, "predicted_ns", last->predicted_ns);
+    number(t, "estimate_ns", last->estimate_ns);
     rail_bytes(t, s, last->rail_bytes);
     bt_text_str(t, "}");
 }
@@ -113,6 +114,7 @@ static void path_json(struct bt_text *t, const struct bt_agent_path *p)
     text(t, "host", p->host);
     number(t, "port", p->port);
     text(t, "region", p->region);
+    text(t, "transport", p->transport);
     number(t, "pulls", p->pulls);
     number(t, "failed", p->failed);
     number(t, "bytes", p->bytes);
@@ -211,6 +213,15 @@ static void regions(struct bt_text *t, const struct bt_agent_service *s)
 
 static void pool_json(struct bt_text *t, const struct bt_agent_service *s);
 
+/* Under way from one peer: what a probe needs to foresee queues. */
+static uint64_t service_window(const struct bt_agent_service *s)
+{
+    uint64_t chunk = s->config.chunk_bytes, reads = s->config.inflight_max;
+
+    return (chunk > 0 ? chunk : 1u << 20) * (reads > 0 ? reads : 16) *
+           rails_of(s);
+}
+
 void service_report(struct bt_agent_service *s, struct bt_httpd_request *req)
 {
     size_t size =
@@ -227,6 +238,7 @@ void service_report(struct bt_agent_service *s, struct bt_httpd_request *req)
     text(&t, "fabric", s->config.fabric);
     text(&t, "address", s->address);
     number(&t, "port", bt_agent_port(s->agent));
+    number(&t, "window_bytes", service_window(s));
     key(&t, "authenticated");
     bt_text_str(&t, s->config.key != NULL ? "true," : "false,");
     rails_list(&t, s);
@@ -423,15 +435,33 @@ static void seconds_of(struct bt_text *t, const char *part, int64_t ns)
     bt_text_str(t, "\n");
 }
 
-/* Quotes, backslashes and control bytes of a peer's name do not pass. */
+/* Quotes, backslashes and control bytes of a name do not pass. */
+static void label(const char *from, char out[BT_KV_NAME_MAX])
+{
+    snprintf(out, BT_KV_NAME_MAX, "%s", from);
+    for (char *c = out; *c != '\0'; c++)
+        *c = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '_' : *c;
+}
+
+static void transport_of(struct bt_text *t, const struct bt_agent_path *p)
+{
+    char labels[448], name[BT_KV_NAME_MAX], region[BT_KV_NAME_MAX];
+
+    label(p->name, name);
+    label(p->region, region);
+    snprintf(labels, sizeof(labels),
+             "{peer=\"%s\",host=\"%s\",port=\"%u\",region=\"%s\","
+             "transport=\"%s\"}",
+             name, p->host, (unsigned int)p->port, region, p->transport);
+    sample(t, "baton_agent_path_bytes_total", labels, p->bytes);
+}
+
 static void error_of(struct bt_text *t, const struct bt_agent_path *p,
                      const char *quantile, double value)
 {
     char labels[256], name[BT_KV_NAME_MAX];
 
-    snprintf(name, sizeof(name), "%s", p->name);
-    for (char *c = name; *c != '\0'; c++)
-        *c = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '_' : *c;
+    label(p->name, name);
     snprintf(labels, sizeof(labels),
              "{peer=\"%s\",host=\"%s\",port=\"%u\",quantile=\"%s\"} ", name,
              p->host, (unsigned int)p->port, quantile);
@@ -455,6 +485,10 @@ static void path_rows(struct bt_text *t, struct bt_agent_service *s)
         error_of(t, &paths[i], "0.5", paths[i].error_median);
         error_of(t, &paths[i], "0.95", paths[i].error_p95);
     }
+    family(t, "baton_agent_path_bytes_total", "counter",
+           "Bytes pulled from a region of a peer, and what carries them.");
+    for (size_t i = 0; i < count; i++)
+        transport_of(t, &paths[i]);
     free(paths);
 }
 
@@ -472,7 +506,7 @@ static void rail_rows(struct bt_text *t, const struct bt_agent_service *s)
 
 void service_metrics(struct bt_agent_service *s, struct bt_httpd_request *req)
 {
-    size_t size = HEAD_BYTES + SERVICE_PATHS * 2 * 384u;
+    size_t size = HEAD_BYTES + SERVICE_PATHS * (2 * 384u + 512u);
     char *buf = malloc(size);
     struct bt_text t;
 

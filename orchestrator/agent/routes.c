@@ -45,6 +45,8 @@ static void do_ready(struct bt_agent_service *s, struct bt_httpd_request *req)
     bt_agent_stats(s->agent, &stats);
     if (stats.rails_up == 0)
         service_refuse(req, 503, "no rail is up");
+    else if (s->not_rdma[0] != '\0')
+        service_refuse(req, 503, s->not_rdma);
     else
         bt_httpd_reply(req, 200, "text/plain", "ready\n", 6);
 }

@@ -5,6 +5,7 @@
 #include "service.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,22 @@ static const char *rdma_fault(const struct bt_agent_service_config *c)
     return NULL;
 }
 
+/* "rc_verbs/mlx5_0:1": each of what carries a rail, and at least one. */
+static bool is_rdma(const char *carriers)
+{
+    bool any = false;
+
+    for (const char *at = carriers; *at != '\0';) {
+        if (strncmp(at, "rc_", 3) != 0 && strncmp(at, "dc_", 3) != 0 &&
+            strncmp(at, "ud_", 3) != 0)
+            return false;
+        any = true;
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return any;
+}
+
 static const char *config_fault(const struct bt_agent_service_config *c)
 {
     if (strlen(c->address) >= 64 || strlen(c->http_address) >= 64)
@@ -86,6 +103,8 @@ static const char *config_fault(const struct bt_agent_service_config *c)
                "could make this agent pull from anywhere";
     if (!c->insecure && c->key == NULL && !is_loopback(c->address))
         return "listen: beyond loopback only with --key-file, or --insecure";
+    if (c->block_tokens == 0)
+        return "block-tokens: at least 1";
     if (c->probe_bytes < BT_PROBE_BLOCK_BYTES || c->probe_bytes > PROBE_MAX)
         return "probe-size: 4KiB to 64GiB";
     if (c->nvme_path != NULL && c->host_pool_bytes == 0)
@@ -123,6 +142,23 @@ static struct bt_kv_layout pool_layout(const struct bt_agent_service *s)
     };
 }
 
+/* What an operator may not expect: small pages, a file that was emptied. */
+static void say_pool(struct bt_agent_service *s)
+{
+    struct pool_state_counts c;
+
+    pool_report(s->pool, &c);
+    service_say(s, 2, "pool",
+                "slots=%u page_bytes=%" PRIu64 " nvme=%s stored=%" PRIu64,
+                c.slots, c.page_bytes,
+                c.has_nvme ? s->config.nvme_path : "none", c.nvme.blocks);
+    if (c.has_nvme && c.nvme.dropped_at_open > 0)
+        service_say(s, 1, "pool_dropped",
+                    "path=%s blocks=%" PRIu64
+                    " reason=\"damaged, or of another size or layout\"",
+                    s->config.nvme_path, c.nvme.dropped_at_open);
+}
+
 static enum bt_status open_pool(struct bt_agent_service *s, char *error_out,
                                 size_t error_size)
 {
@@ -141,7 +177,10 @@ static enum bt_status open_pool(struct bt_agent_service *s, char *error_out,
         return BT_OK;
     for (int i = 0; i < 4; i++)
         pool.identity = bt_mix64(pool.identity ^ words[i]);
-    return pool_create(&pool, &s->pool, error_out, error_size);
+    enum bt_status status = pool_create(&pool, &s->pool, error_out, error_size);
+    if (status == BT_OK)
+        say_pool(s);
+    return status;
 }
 
 static enum bt_status open_agent(struct bt_agent_service *s, char *error_out,
@@ -156,7 +195,6 @@ static enum bt_status open_agent(struct bt_agent_service *s, char *error_out,
             .name = s->rail_names[i],
             .address = c->rails[i].address,
             .device = c->rails[i].device,
-            .gid_index = -1,
         };
     }
     const struct bt_agent_config agent = {
@@ -171,8 +209,18 @@ static enum bt_status open_agent(struct bt_agent_service *s, char *error_out,
         .key = c->key,
         .insecure = c->insecure,
         .checksums = true,
+        .chunk_bytes = c->chunk_bytes,
+        .inflight_max = c->inflight_max,
     };
-    return bt_agent_open(&agent, &s->agent, error_out, error_size);
+    enum bt_status status =
+        bt_agent_open(&agent, &s->agent, error_out, error_size);
+    if (status != BT_OK || c->start_count == 0)
+        return status;
+    status = bt_agent_calibrate(s->agent, c->starts, c->start_count);
+    if (status != BT_OK)
+        snprintf(error_out, error_size, "calibration: %s",
+                 bt_status_text(status));
+    return status;
 }
 
 static enum bt_status open_regions(struct bt_agent_service *s, char *error_out,
@@ -204,6 +252,24 @@ static enum bt_status open_regions(struct bt_agent_service *s, char *error_out,
 
 /* ---- events ---- */
 
+/* The check at the start is of names; this is what UCX came to (E18). */
+static void on_rail(struct bt_agent_service *s,
+                    const struct bt_agent_event *event)
+{
+    const char *by = event->transport;
+    bool lacks = s->config.require_rdma && by[0] != '\0' && !is_rdma(by);
+
+    service_say(s,
+                lacks           ? 0
+                : by[0] != '\0' ? 2
+                                : 1,
+                "rail", "peer=%s detail=\"%s\"%s", event->peer, event->detail,
+                lacks ? " require_rdma=broken" : "");
+    if (lacks)
+        snprintf(s->not_rdma, sizeof(s->not_rdma),
+                 "require-rdma: bytes go by %s", by);
+}
+
 static void on_event(struct bt_agent_service *s,
                      const struct bt_agent_event *event)
 {
@@ -223,8 +289,7 @@ static void on_event(struct bt_agent_service *s,
                     event->detail);
         break;
     case BT_AGENT_RAIL:
-        service_say(s, 1, "rail", "peer=%s detail=\"%s\"", event->peer,
-                    event->detail);
+        on_rail(s, event);
         break;
     case BT_AGENT_RELEASED: /* nothing is published here */
     case BT_AGENT_EXPIRED:

@@ -41,7 +41,8 @@ struct fill {
     struct bt_httpd_request *http; /* NULL: the client has gone */
     uint64_t *refs, *keys;         /* malloc'd, one each; then slots */
     uint32_t *slots;
-    uint32_t listed, count; /* in the request; of those not here already */
+    char peer[BT_KV_NAME_MAX]; /* host:port, until it has said its name */
+    uint32_t listed, count;    /* in the request; of those not here already */
     bool started;
 };
 
@@ -50,7 +51,8 @@ struct last {
     enum bt_status status;
     char peer[BT_KV_NAME_MAX], request_id[BT_KV_REQUEST_MAX + 1];
     char region[BT_KV_NAME_MAX], detail[160];
-    uint64_t bytes, predicted_ns, rail_bytes[BT_RAILS_MAX];
+    uint64_t bytes, rail_bytes[BT_RAILS_MAX];
+    uint64_t predicted_ns, estimate_ns; /* the agent's; the planner's or 0 */
     uint32_t descriptors, retries;
     int64_t setup_ns, queued_ns, moved_ns, duration_ns;
 };
@@ -77,6 +79,7 @@ struct bt_agent_service {
     uint64_t asked, asks_refused, fills_done, fills_failed;
     int64_t setup_ns, queued_ns, moved_ns; /* of all fills */
     uint64_t rail_bytes[BT_RAILS_MAX];
+    char not_rdma[96]; /* "": as require_rdma wants it */
     bool stopping;
 };
 

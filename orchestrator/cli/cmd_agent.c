@@ -4,6 +4,7 @@
  *
  * SIGTERM and SIGINT end it with exit code 0.
  */
+#include "cmd_agent_calibration.h"
 #include "command.h"
 #include "parent.h"
 #include "transfer_options.h"
@@ -21,8 +22,9 @@
 
 struct agent_options {
     const char *name, *listen, *http, *key_file, *fabric, *transports, *nvme;
-    const char *model_hash;
+    const char *model_hash, *calibration;
     uint64_t host_pool, block_bytes, probe_bytes, block_tokens, version;
+    uint64_t chunk, inflight;
     bool require_rdma, insecure, die_with_parent;
     struct bt_option_list rails;
 };
@@ -46,6 +48,12 @@ static const struct bt_option options[] = {
      AT(transports)},
     {"rail", 0, BT_OPTION_LIST, "NAME=ADDRESS[@DEVICE]",
      "NIC that carries bytes, e.g. r0=10.0.0.1@mlx5_0; repeatable", AT(rails)},
+    {"chunk", 0, BT_OPTION_SIZE, "BYTES", "largest single read (1MiB)",
+     AT(chunk)},
+    {"inflight", 0, BT_OPTION_U64, "N",
+     "reads under way per peer and rail; less is fairer between peers, more "
+     "fills longer links (16)",
+     AT(inflight)},
     {"require-rdma", 0, BT_OPTION_FLAG, NULL,
      "refuse to start when bytes would go by TCP", AT(require_rdma)},
     {"host-pool", 0, BT_OPTION_SIZE, "BYTES",
@@ -60,6 +68,9 @@ static const struct bt_option options[] = {
      "peers with another one are refused (1)", AT(version)},
     {"model-hash", 0, BT_OPTION_STRING, "HEX",
      "model of the pool's blocks, as engines report it (0)", AT(model_hash)},
+    {"calibration", 0, BT_OPTION_STRING, "FILE",
+     "what baton probe --output json printed: paths start with it",
+     AT(calibration)},
     {"probe-size", 0, BT_OPTION_SIZE, "BYTES",
      "scratch region that peers measure the path with (64MiB)",
      AT(probe_bytes)},
@@ -165,6 +176,10 @@ static int read_transfer(const struct agent_options *o,
         c->rails[i].address = rail->address;
         c->rails[i].device = rail->device;
     }
+    if (o->chunk > UINT32_MAX || o->inflight > 65536)
+        return usage("--chunk is below 4GiB, --inflight at most 65536");
+    c->chunk_bytes = (uint32_t)o->chunk;
+    c->inflight_max = (uint32_t)o->inflight;
     c->rail_count = texts->rails.count;
     c->fabric = o->fabric;
     c->transports = o->transports;
@@ -317,6 +332,8 @@ static int run(int argc, char **argv)
                               .model_hash = "0"};
     int first = 0;
 
+    static struct bt_agent_start starts[AGENT_STARTS_MAX];
+
     bt_agent_service_config_init(&c);
     o.block_bytes = c.block_bytes;
     o.block_tokens = c.block_tokens;
@@ -330,6 +347,10 @@ static int run(int argc, char **argv)
     code = read_options(&o, &c, &texts);
     if (code != BT_EXIT_OK)
         return code;
+    c.starts = starts;
+    if (o.calibration != NULL &&
+        !agent_calibration_read(o.calibration, o.name, starts, &c.start_count))
+        return BT_EXIT_CONFIG;
     if (o.die_with_parent && !parent_follow("agent"))
         return BT_EXIT_FAILED;
     (void)signal(SIGPIPE, SIG_IGN);

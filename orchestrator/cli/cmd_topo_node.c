@@ -260,7 +260,7 @@ int topo_node(const struct topo_node_options *options)
 
     if (bt_discover(&discover, &map, error, sizeof(error)) != BT_OK) {
         fprintf(stderr, "baton topo: %s\n", error);
-        return BT_EXIT_FAILED;
+        return options->hwloc_xml ? BT_EXIT_CONFIG : BT_EXIT_FAILED;
     }
     v.map = map;
     if (v.gpu != NULL && !has_gpu(map, v.gpu)) {

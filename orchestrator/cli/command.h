@@ -64,7 +64,8 @@ int bt_options_parse(const struct bt_command *command, int argc, char **argv,
 extern const struct bt_command bt_command_serve, bt_command_engine,
     bt_command_demo, bt_command_sim, bt_command_explain, bt_command_check,
     bt_command_bench, bt_command_completion, bt_command_replay,
-    bt_command_trace, bt_command_topo, bt_command_index, bt_command_agent;
+    bt_command_trace, bt_command_topo, bt_command_index, bt_command_agent,
+    bt_command_probe;
 
 /* All commands in the order of help; NULL past the end. */
 const struct bt_command *bt_command_at(size_t i);

@@ -38,6 +38,9 @@ static const struct bt_command *const TABLE[] = {
 #ifdef BATON_HAVE_TOPO
     &bt_command_topo,
 #endif
+#ifdef BATON_HAVE_PROBE
+    &bt_command_probe,
+#endif
 #ifdef BATON_HAVE_TRACE
     &bt_command_trace,
 #endif

@@ -46,7 +46,6 @@ bool transfer_rail_add(struct transfer_rails *rails, const char *text)
         .name = copy,
         .address = *address != '\0' ? address : NULL,
         .device = device,
-        .gid_index = -1,
     };
     return true;
 }
@@ -96,8 +95,9 @@ bool transfer_key_read(const char *command, const char *path,
         fprintf(stderr, "baton %s: key file %s: %s\n", command, path,
                 strerror(errno));
     if (n >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) != 0)
-        fprintf(stderr, "baton %s: key file %s: others may read it\n", command,
-                path);
+        fprintf(stderr,
+                "baton %s: key file %s: others may read it: chmod 600\n",
+                command, path);
     if (fd >= 0)
         close(fd);
     if (n < 0)

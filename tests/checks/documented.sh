@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every subcommand and option is in baton.1, every configuration key with its
-# default in baton.yaml.5, every metric in METRICS.md, and no metric is there
-# that the program lacks.
+# default in baton.yaml.5, every metric in its folder's METRICS.md, and no metric
+# is there that the program lacks.
 #   documented.sh ROOT BATON | --selftest
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -93,6 +93,7 @@ check() {
     check_keys || bad=1
     check_metrics orchestrator/shell || bad=1
     check_metrics orchestrator/index || bad=1
+    check_metrics orchestrator/agent || bad=1
     return "$bad"
 }
 
@@ -130,6 +131,14 @@ END
     good
     printf '`baton_old`\n' >>"$t/$metrics"
     expect_fault 'baton_old is not in the program' "$0" "$t" "$t/baton"
+    good
+    for folder in index agent; do
+        mkdir -p "$t/orchestrator/$folder"
+        printf 'f("baton_%s_x");\n' "$folder" >"$t/orchestrator/$folder/m.c"
+        expect_fault "$folder/m.c:1: baton_${folder}_x is not in METRICS.md" \
+            "$0" "$t" "$t/baton"
+        rm -r "$t/orchestrator/$folder"
+    done
     exit 0
 fi
 check "$1" "$2"

@@ -4,3 +4,8 @@ foreach(part IN ITEMS fabric life rails auth limits)
         INCLUDES ${PROJECT_SOURCE_DIR}/transfer/fabric
         LIBS bt_transfer bt_base ext_ev)
 endforeach()
+# Ends that lie speak frames by hand.
+baton_test(test_kv_liars LABELS conformance TIMEOUT 300
+    SOURCES test_kv_liars.c kv_bed.c kv_tap.c kv_liar.c
+    INCLUDES ${PROJECT_SOURCE_DIR}/transfer/fabric
+    LIBS bt_transfer bt_base ext_ev)

@@ -40,30 +40,48 @@ KIND(verbs)
 #undef KIND
 
 const struct bed_fabric bed_fabrics[] = {
-    {"ucx", create_ucx, true},
-    {"sim", create_sim, false},
-    {"verbs", create_verbs, true},
-    {NULL, NULL, false},
+    {"ucx", create_ucx, true, false},
+    {"sim", create_sim, false, false},
+    {"verbs", create_verbs, true, true},
+    {NULL, NULL, false, false},
 };
 
 const uint8_t bed_key[32] = {1, 2, 3, 4, 5, 6, 7, 8};
 const uint8_t bed_other_key[32] = {1, 2, 3, 4, 5, 6, 7, 9};
+
+/* Item of a list with commas; the last one stands for all that follow. */
+static const char *item(const char *list, uint32_t index, char out[48])
+{
+    for (uint32_t i = 0; i < index && strchr(list, ',') != NULL; i++)
+        list = strchr(list, ',') + 1;
+    snprintf(out, 48, "%.*s", (int)strcspn(list, ","), list);
+    return out;
+}
 
 const char *bed_address(uint32_t rail)
 {
     static const char *const own[RAILS] = {"127.0.0.1", "127.0.0.1"};
     static char given[RAILS][48];
     const char *list = getenv("BATON_FABRIC_ADDRESS");
-    size_t length;
 
     assert_true(rail < RAILS);
-    if (list == NULL)
-        return own[rail];
-    for (uint32_t i = 0; i < rail && strchr(list, ',') != NULL; i++)
-        list = strchr(list, ',') + 1;
-    length = strcspn(list, ",");
-    snprintf(given[rail], sizeof(given[rail]), "%.*s", (int)length, list);
-    return given[rail];
+    return list == NULL ? own[rail] : item(list, rail, given[rail]);
+}
+
+static const char *device_of(uint32_t rail)
+{
+    static char given[RAILS][48];
+    const char *list = getenv("BATON_FABRIC_DEVICE");
+
+    return list == NULL ? NULL : item(list, rail, given[rail]);
+}
+
+double bed_slowness(void)
+{
+    const char *given = getenv("BATON_SLOW");
+    double slowness = given != NULL ? strtod(given, NULL) : 1;
+
+    return slowness >= 1 && slowness <= 20 ? slowness : 1;
 }
 
 static double now_s(void)
@@ -148,9 +166,14 @@ static void on_rail(void *arg, const struct bt_kv_rail_event *event)
 {
     struct bed *bed = arg;
 
+    if (event->is_first)
+        return;
     bed->ups += event->is_up;
     bed->downs += !event->is_up;
     bed->last_rail = *event;
+    if (!event->is_up) /* says why a test fails */
+        print_message("rail %u down: %s: %s\n", event->rail,
+                      bt_status_name(event->status), event->detail);
 }
 
 static void remember(struct bed *bed, const char *request)
@@ -199,8 +222,8 @@ static struct bt_fabric *fabric_new(struct bed *bed, const uint8_t *key)
 
     assert_true(config.rail_count <= RAILS);
     for (uint32_t i = 0; i < config.rail_count; i++)
-        rails[i] = (struct bt_rail_config){.address = bed_address(i),
-                                           .gid_index = -1,
+        rails[i] = (struct bt_rail_config){.device = device_of(i),
+                                           .address = bed_address(i),
                                            .sim_latency_ns = 20000,
                                            .sim_rate_bytes_per_s = 1u << 28};
     status = bed->create(bed->loop, &config, &fabric, error, sizeof(error));
@@ -281,7 +304,7 @@ struct bt_kv_sink *bed_other_sink(struct bed *bed, unsigned char *to)
         .layout = bed->layout,
         .region = to,
         .block_count = bed->blocks,
-        .connect_timeout_ns = 2000000000,
+        .connect_timeout_ns = (int64_t)(5e9 * bed_slowness()),
         .beat_ns = 50000000,
         .idle_ns = bed->idle_ns,
         .no_checksums = bed->no_checksums,
@@ -450,7 +473,7 @@ void bed_need_spawn(void **state)
 
 void bed_until(struct bed *bed, const int *flag, int value)
 {
-    double end = now_s() + GUARD_S;
+    double end = now_s() + GUARD_S * bed_slowness();
 
     while (*flag < value) {
         ev_run(bed->loop, EVRUN_ONCE);
@@ -464,7 +487,7 @@ __attribute__((no_sanitize("thread"))) void bed_until_landed(struct bed *bed,
                                                              uint32_t block)
 {
     const unsigned char *at = bed->to + block * bed->layout.block_bytes;
-    double end = now_s() + GUARD_S;
+    double end = now_s() + GUARD_S * bed_slowness();
 
     for (;;) {
         for (uint64_t i = 0; i < bed->layout.block_bytes; i++) {
@@ -584,6 +607,7 @@ int bed_main(int argc, char **argv, const struct CMUnitTest *tests,
 {
     int failed = 0, ran = 0;
 
+    setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("UCX_NET_DEVICES", "lo", 0); /* nothing leaves the machine */
     bed_child_main(argc, argv);
     if (argc == 2)

@@ -11,7 +11,10 @@
 #include <sys/types.h>
 
 #define BED_NAME_SOURCE "p0"
-#define BED_HEARTBEAT_S 0.1
+/* BATON_SLOW=N: the machine is N times slower (emulated, say); beats and time
+ * limits are so much longer, and what tests count in beats stays the same. */
+double bed_slowness(void);
+#define BED_HEARTBEAT_S (0.2 * bed_slowness())
 #define BED_LONG_S      30.0
 #define BED_SLOW        1000000u /* bytes/s: megabytes stay under way */
 
@@ -24,7 +27,8 @@ typedef enum bt_status (*bed_fabric_fn)(struct ev_loop *loop,
 struct bed_fabric {
     const char *name;
     bed_fabric_fn create;
-    bool spawns; /* reaches other processes */
+    bool spawns;    /* reaches other processes */
+    bool one_sided; /* a stopped process's memory can still be read */
 };
 extern const struct bed_fabric bed_fabrics[];
 /* A fabric with so many rails, with a key or without. */

@@ -44,7 +44,7 @@ static void test_killed_in_the_middle(void **state)
     bed_until(&bed, &end.calls, 1);
     assert_int_equal(end.end.status, BT_PEER_DEAD);
     print_message("kill in flight: %d heartbeats\n", end.at_tick - tick);
-    assert_true(end.at_tick - tick <= 8);
+    assert_true(end.at_tick - tick <= 40);
     bed_close(&bed);
 }
 
@@ -75,6 +75,23 @@ static void test_killed_idle_and_back(void **state)
     bed_close(&bed);
 }
 
+/* The source was stopped: a heartbeat says so, or its device has answered all
+ * the same and every byte is right. True: the former. */
+static bool died_or_all_there(void **state, struct bed *bed,
+                              const struct bed_end *end, const uint32_t *line)
+{
+    const struct bed_case *c = *state;
+
+    if (c->fabric->one_sided && end->end.status == BT_OK) {
+        bed_same(bed, bed->to, line, line, BLOCKS);
+        bed_until(bed, &bed->downs, 1); /* the silence is noticed later */
+        assert_int_equal(bed->last_rail.status, BT_PEER_DEAD);
+        return false;
+    }
+    assert_int_equal(end->end.status, BT_PEER_DEAD);
+    return true;
+}
+
 static void test_stopped_in_the_middle(void **state)
 {
     static uint32_t line[BLOCKS];
@@ -92,9 +109,10 @@ static void test_stopped_in_the_middle(void **state)
     bed_kill(&bed, SIGSTOP);
     tick = bed.ticks;
     bed_until(&bed, &end.calls, 1);
-    assert_int_equal(end.end.status, BT_PEER_DEAD);
-    print_message("stop in flight: %d heartbeats\n", end.at_tick - tick);
-    assert_true(end.at_tick - tick >= 4 && end.at_tick - tick <= 10);
+    if (died_or_all_there(state, &bed, &end, line)) {
+        print_message("stop in flight: %d heartbeats\n", end.at_tick - tick);
+        assert_true(end.at_tick - tick >= 4 && end.at_tick - tick <= 40);
+    }
     bed_close(&bed);
 }
 
@@ -116,7 +134,7 @@ static void test_stopped_with_gets_out(void **state)
     bed_until_landed(&bed, 0);
     bed_kill(&bed, SIGSTOP);
     bed_until(&bed, &end.calls, 1);
-    assert_int_equal(end.end.status, BT_PEER_DEAD);
+    (void)died_or_all_there(state, &bed, &end, line);
     bed_kill(&bed, SIGCONT);
     bed_nothing_lands(&bed);
     assert_int_equal(end.calls, 1);

@@ -95,11 +95,13 @@ static void broken_in_the_middle(void **state, uint32_t rail)
     tap.rails[rail].hold_gets = true;
     pull_all(&bed, "ok", &end);
     bed_until(&bed, &tap.rails[rail].gets, 1);
+    tap.rails[rail].refuse = true; /* it is not back before the pull's end */
     tap_break(bed.loop, rail);
     ends_ok(&bed, &end);
     assert_int_equal(end.end.rail_bytes[rail], 0);
     assert_int_equal(bed.downs, 1);
     assert_int_equal(bed.last_rail.rail, rail);
+    tap.rails[rail].refuse = false;
     tap_release(rail);
     bed_until(&bed, &bed.ups, 1);
     until_both(&bed);
@@ -157,8 +159,8 @@ static void test_done_lost(void **state)
     lost_with_control(state, BT_WIRE_DONE);
 }
 
-/* The cable is cut: no error, nothing comes. Five beats later its gets go over
- * the other rail. */
+/* The cable is cut: no error, nothing comes. Five beats later (twenty where our
+ * own loop is held up) its gets go over the other rail. */
 static void silent(void **state, uint32_t rail)
 {
     struct bed bed;
@@ -172,8 +174,9 @@ static void silent(void **state, uint32_t rail)
     bed_until(&bed, &tap.rails[rail].gets, 1);
     tap.rails[rail].cut = true;
     tick = bed.ticks;
+    bed_until(&bed, &bed.downs, 1);
+    assert_true(bed.ticks - tick >= 3 && bed.ticks - tick <= 40);
     ends_ok(&bed, &end);
-    assert_true(end.at_tick - tick >= 3 && end.at_tick - tick <= 8);
     assert_int_equal(bed.downs, 1);
     assert_int_equal(bed.last_rail.rail, rail);
     tap.rails[rail].cut = false;
@@ -205,7 +208,7 @@ static void test_both_are_silent(void **state)
     tick = bed.ticks;
     bed_until(&bed, &end.calls, 1);
     assert_int_equal(end.end.status, BT_PEER_DEAD);
-    assert_true(end.at_tick - tick >= 3 && end.at_tick - tick <= 10);
+    assert_true(end.at_tick - tick >= 3 && end.at_tick - tick <= 40);
     tap.rails[0].cut = tap.rails[1].cut = false;
     pull_all(&bed, "ok", &end);
     ends_ok(&bed, &end);
@@ -218,6 +221,8 @@ static void test_first_never_connects(void **state)
     struct bed bed;
     struct bed_end end;
 
+    if (strcmp(bed_address(0), bed_address(1)) != 0)
+        skip(); /* nets of their own: no way from one to the other */
     bed_line(line, BLOCKS);
     tap_install();
     bed_both(&bed, state, BLOCKS, BYTES);
@@ -285,9 +290,9 @@ static void test_deadline_closes_one(void **state)
         rest[i] = BLOCKS / 2 + i;
     tap.rails[1].gets = 0;
     tap.rails[1].hold_gets = true;
-    assert_int_equal(
-        bed_pull(&bed, bed.sink, "ok", line, line, BLOCKS / 2, 0.3, &end, NULL),
-        BT_OK);
+    assert_int_equal(bed_pull(&bed, bed.sink, "ok", line, line, BLOCKS / 2,
+                              2 * bed_slowness(), &end, NULL),
+                     BT_OK);
     assert_int_equal(bed_pull(&bed, bed.sink, "ok", rest, rest, BLOCKS / 2,
                               BED_LONG_S, &other, NULL),
                      BT_OK);

@@ -350,7 +350,7 @@ static void test_gets(void **state)
     key = tend_key(near);
     vectors(near, key, false);
     tend_key_close(near, key);
-    tend_allow(near); /* and the one that was connected to may get too */
+    tend_allow_told(near, far); /* and the one that was connected to gets */
     key = tend_key(far);
     vectors(far, key, false);
     tend_key_close(far, key);
@@ -388,7 +388,7 @@ static void test_both_ways(void **state)
 
     open_bed(state);
     tbed_pair(&bed, 0, &near, &far);
-    tend_allow(near);
+    tend_allow_told(near, far);
     near_key = tend_key(near);
     far_key = tend_key(far);
     for (uint32_t i = 0; i < OPS_MAX; i++) {
@@ -795,6 +795,7 @@ int main(int argc, char **argv)
 {
     int failed = 0, groups = 0;
 
+    setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("UCX_NET_DEVICES", "lo", 0); /* nothing leaves the machine */
     if (argc == 3)
         cmocka_set_test_filter(argv[2]);

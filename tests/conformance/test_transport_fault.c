@@ -352,6 +352,7 @@ static void test_trace(void **state)
         "map bytes=12582912 status=ok",
         "listen port=",
         "connect conn=1 status=ok",
+        "frame conn=1 bytes=7", /* tbed_pair's */
         "send conn=1 bytes=3",
         "frame conn=1 bytes=4",
         "allow conn=1",

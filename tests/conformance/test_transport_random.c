@@ -187,11 +187,11 @@ static void make_pair(struct rpair *pair)
     struct tend *near, *far;
 
     tbed_pair(&bed, from, &near, &far);
+    tend_allow_told(near, far);
     pair->is_used = true;
     pair->name = ++names;
     take(&pair->ends[from], pair, from, near);
     take(&pair->ends[!from], pair, !from, far);
-    tend_allow(near);
     for (int i = 0; i < TBED_SIDES; i++) {
         pair->ends[i].key = tend_key(pair->ends[i].end);
         pair->ends[i].put_key = tend_target_key(pair->ends[i].end);

@@ -23,7 +23,8 @@ struct tbed_kind {
 };
 /* Ended by a NULL name. */
 extern const struct tbed_kind tbed_kinds[], tbed_verbs_kinds[];
-/* What to run: tbed_kinds, or with BATON_FABRIC=verbs tbed_verbs_kinds. */
+/* What to run: tbed_kinds; with BATON_FABRIC=verbs tbed_verbs_kinds, with
+ * UCX_TLS=rc... UCX over RDMA. */
 const struct tbed_kind *tbed_choose(void);
 
 struct tend;
@@ -97,7 +98,7 @@ void tbed_round_trips(struct tbed *bed, int count);
 
 /* Connect from a side to the other one's port; the other end is accepted. */
 struct tend *tbed_connect(struct tbed *bed, int from, uint16_t port);
-/* Connected, and accepted at the other end. */
+/* Connected, accepted at the other end, and allowed there if it allows. */
 void tbed_pair(struct tbed *bed, int from, struct tend **near_out,
                struct tend **far_out);
 struct tend *tbed_accepted(struct tside *side);
@@ -105,6 +106,8 @@ void tend_send(struct tend *end, const void *bytes, size_t size);
 bool tend_sent(struct tend *end);
 void tend_close(struct tend *end);
 void tend_allow(struct tend *end);
+/* Returns once the peer may count on it. Before any frame of a test. */
+void tend_allow_told(struct tend *end, struct tend *peer);
 void tend_closed(struct tend *end); /* close, wait for it, free */
 
 enum bt_status tbed_map(struct tside *side, void *at, size_t bytes,

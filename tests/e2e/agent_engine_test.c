@@ -18,8 +18,8 @@
 #define PULLS_MAX 15u /* of which /admin/state shows all */
 
 static const struct bt_rail_config rails[2] = {
-    {.name = "r0", .device = "lo", .gid_index = -1},
-    {.name = "r1", .device = "lo", .gid_index = -1},
+    {.name = "r0", .device = "lo"},
+    {.name = "r1", .device = "lo"},
 };
 
 static void start(struct rig *rig, const char *name, const uint8_t *key)

@@ -15,4 +15,8 @@ if(TARGET baton AND TARGET bt_micro)
              COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_bench_index.sh
                      $<TARGET_FILE:baton> ${PROJECT_SOURCE_DIR})
     set_tests_properties(e2e_bench_index PROPERTIES LABELS e2e TIMEOUT 120)
+    add_test(NAME e2e_bench_transfer
+             COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_bench_transfer.sh
+                     $<TARGET_FILE:baton>)
+    set_tests_properties(e2e_bench_transfer PROPERTIES LABELS e2e TIMEOUT 600)
 endif()

@@ -28,12 +28,12 @@ bench() {
     fi
 }
 
-bench 2 'multiple of 2 MiB' --size 65MiB
-bench 2 'at least 64 MiB' --size 2MiB
-bench 1 'no file can be made there' --directory /nonexistent --size 64MiB
+bench 2 'multiple of 2 MiB' --size 17MiB
+bench 2 'at least 16 MiB' --size 2MiB
+bench 1 'no file can be made there' --directory /nonexistent --size 16MiB
 
 search=$dir/empty
-bench 0 'no comparison with fio' --size 64MiB
+bench 0 'no comparison with fio' --size 16MiB
 grep -qE '^nvme_read +128 +1 ' "$dir/out" || { cat "$dir/out"; failed=1; }
 grep -qE '^host_copy_huge +2048 ' "$dir/out" || { cat "$dir/out"; failed=1; }
 
@@ -46,7 +46,7 @@ echo '{"jobs":[{"read":{"bw_bytes":1000000},"write":{"bw_bytes":1000000}}]}'
 EOS
 chmod +x "$dir/bin/fio"
 search=$dir/bin:$PATH
-bench 0 '^\{"results":\[$' --size 64MiB -o json
+bench 0 '^\{"results":\[$' --size 16MiB -o json
 # 36 rows beside fio, each ratio that of its two figures.
 sed -nE 's/^\{"what":"(nvme_[a-z_]+)","block_bytes":([0-9]+),"depth":([0-9]+),"bytes_per_s":([0-9]+),"fio_bytes_per_s":([0-9]+),"ratio":([0-9.]+)\}.*/\1 \2 \3 \4 \5 \6/p' \
     "$dir/out" >"$dir/rows"

@@ -8,7 +8,9 @@
 #     await NAME SINCE SECONDS EXPR WHAT   until the awk expression holds, over
 #                                  v["ok"], v["failed"]...; then $seen, value
 #     sink_end NAME LIMIT_MS WHAT  orderly end; its exit status in $code
-#     port_down R, port_up R       of the guest
+#     port_down R, port_up R       of the guest: the link of s<R>
+#     wire_cut R, wire_mend R      nothing passes, ports and routes stay
+#     devices_anew                 every soft-RoCE device of the guest, fresh
 #     fault WHAT, figure WHAT      a failure, a measured value
 # shellcheck shell=bash
 faults=0
@@ -93,6 +95,37 @@ port_up() {
     ip link set "s$1" up
     ip neigh replace "10.77.$1.2" dev "s$1" nud permanent \
         lladdr "$(cat "/sys/class/net/d$1/address")"
+}
+wire_cut() {
+    local end
+    for end in s d; do
+        tc qdisc replace dev "$end$1" root netem limit 100000 loss 100%
+    done
+}
+wire_mend() {
+    local end
+    for end in s d; do tc qdisc del dev "$end$1" root; done
+}
+
+# After faults: a device that was removed, or whose management queue pair no
+# longer hears (README.md). Nobody may have one open.
+devices_anew() {
+    local net
+    for net in /sys/class/net/[sd][0-9]; do
+        net=$(basename "$net")
+        rdma link delete "rxe_$net" 2>/dev/null || true
+        for _ in $(seq 200); do # a removal that was under way
+            rdma link show | grep -q "link rxe_$net/" || break
+            sleep 0.05
+        done
+        ip link set "$net" up
+        rdma link add "rxe_$net" type rxe netdev "$net" || fault "rxe_$net"
+    done
+    for _ in $(seq 100); do
+        rdma link show | grep -qv 'state ACTIVE' || return 0
+        sleep 0.05
+    done
+    fault "devices: $(rdma link show | grep -v 'state ACTIVE')"
 }
 source_end() {
     kill -TERM "$source" 2>/dev/null

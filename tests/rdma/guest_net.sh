@@ -3,11 +3,9 @@
 #     s<r> 10.77.<r>.1  <->  d<r> 10.77.<r>.2
 # with a soft-RoCE device over each end, rxe_s<r> and rxe_d<r>: packets really
 # cross the pair, so that tc and link state apply to RDMA.
-# In a pair of guests rail 0 is instead the card between them, eth0: s0's
-# address and rxe_s0 in the first guest, d0's and rxe_d0 in the second.
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
-. /run/vm/settings # rails, member, shaping
+. /run/vm/settings # rails, shaping
 
 # A 4 MiB read is a thousand packets at once: the default backlog drops its
 # tail. Both ends live in one host, so that a packet comes from one of its own
@@ -33,20 +31,14 @@ neighbour() { # NETDEV PEER_NETDEV PEER_ADDRESS
 }
 
 ip link set lo up
-case $member in
-1) up eth0 10.77.0.1 s0 ;;
-2) up eth0 10.77.0.2 d0 ;;
-*)
-    for ((r = 0; r < rails; r++)); do
-        ip link add "s$r" type veth peer name "d$r"
-        ip link set "d$r" up
-        up "s$r" "10.77.$r.1" "s$r"
-        up "d$r" "10.77.$r.2" "d$r"
-        neighbour "s$r" "d$r" "10.77.$r.2"
-        neighbour "d$r" "s$r" "10.77.$r.1"
-    done
-    ;;
-esac
+for ((r = 0; r < rails; r++)); do
+    ip link add "s$r" type veth peer name "d$r"
+    ip link set "d$r" up
+    up "s$r" "10.77.$r.1" "s$r"
+    up "d$r" "10.77.$r.2" "d$r"
+    neighbour "s$r" "d$r" "10.77.$r.2"
+    neighbour "d$r" "s$r" "10.77.$r.1"
+done
 # "RAIL tc-words": both directions.
 while read -r rail words; do
     [ -n "$rail" ] || continue

@@ -320,7 +320,8 @@ static void on_rail(void *arg, const struct bt_kv_rail_event *event)
     char detail[192];
 
     (void)arg;
-    pull_quote(event->detail, detail, sizeof(detail));
+    pull_quote(event->is_up ? event->carrier : event->detail, detail,
+               sizeof(detail));
     printf("{\"event\":\"rail\",\"rail\":%u,\"up\":%s,\"status\":\"%s\","
            "\"at_ms\":%.1f,\"detail\":\"%s\"}\n",
            event->rail, event->is_up ? "true" : "false",
@@ -339,7 +340,10 @@ static bool sink_open(struct run *run)
     enum bt_status status = bt_kv_sink_create(run->fabric, &config, &run->sink);
 
     if (status != BT_OK) {
-        say_error("sink", status, bt_status_text(status));
+        const char *why = bt_fabric_map_error(run->fabric);
+
+        say_error("sink", status,
+                  why[0] != '\0' ? why : bt_status_text(status));
         return false;
     }
     ev_timer_init(&run->stop, on_stop, args->seconds, 0);

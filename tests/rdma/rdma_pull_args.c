@@ -75,12 +75,12 @@ static bool rail_field(struct bt_rail_config *rail, char *name, char *value)
         rail->device = value;
     else if (strcmp(name, "name") == 0)
         rail->name = value;
+    else if (strcmp(name, "gid") == 0)
+        rail->gid = value;
     else if (strcmp(name, "transports") == 0)
         rail->transports = with_commas(value);
     else if (!whole(value, 1ull << 50, &n))
         return false;
-    else if (strcmp(name, "gid") == 0 && n <= 255)
-        rail->gid_index = (int)n;
     else if (strcmp(name, "partition") == 0 && n <= UINT16_MAX)
         rail->partition = (uint16_t)n;
     else if (strcmp(name, "mtu") == 0 && n <= UINT16_MAX)
@@ -99,7 +99,6 @@ static bool rail_read(struct pull_args *args, char *text)
     if (args->rail_count == BT_RAILS_MAX)
         return fail("too many rails", text);
     memset(rail, 0, sizeof(*rail));
-    rail->gid_index = -1;
     for (char *part = strsep(&text, ","); part; part = strsep(&text, ",")) {
         char *value = strchr(part, '=');
 

@@ -107,7 +107,7 @@ static void on_accept(void *arg, struct bt_tconn *conn)
 
 struct bt_transport *bed_transport(struct ev_loop *loop, const char *address)
 {
-    const struct bt_rail_config rail = {.address = address, .gid_index = -1};
+    const struct bt_rail_config rail = {.address = address};
     struct bt_transport *transport = NULL;
     char error[160] = "";
     enum bt_status status =

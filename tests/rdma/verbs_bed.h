@@ -3,7 +3,7 @@
 #ifndef BATON_TEST_VERBS_BED_H
 #define BATON_TEST_VERBS_BED_H
 
-#include "../../transfer/fabric/fabric_verbs.h"
+#include "fabric_verbs.h"
 
 #include <ev.h>
 #include <stdbool.h>

@@ -11,11 +11,13 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <linux/capability.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (1u << 20)
@@ -48,8 +50,7 @@ static void assert_text(const char *text, const char *part)
 static void test_rail_chosen(void **state)
 {
     char text[160], device[64];
-    struct bt_rail_config rail = {.address = bed_server_address(),
-                                  .gid_index = -1};
+    struct bt_rail_config rail = {.address = bed_server_address()};
 
     (void)state;
     assert_int_equal(try_rail(&rail, text), BT_OK);
@@ -58,18 +59,18 @@ static void test_rail_chosen(void **state)
     assert_text(text, bed_server_address());
     assert_text(text, "pkey=0xffff");
     snprintf(device, sizeof(device), "%.*s", (int)strcspn(text, ":"), text);
-    rail = (struct bt_rail_config){.device = device, .gid_index = -1};
+    rail = (struct bt_rail_config){.device = device};
     assert_int_equal(try_rail(&rail, text), BT_OK);
     assert_text(text, bed_server_address());
     snprintf(device + strlen(device), 8, ":1");
-    rail.gid_index = 0;
+    rail.gid = "0";
     rail.mtu = 1024;
     rail.partition = 0xFFFF;
     rail.traffic_class = 0x68;
     assert_int_equal(try_rail(&rail, text), BT_OK);
     assert_text(text, "gid=0 link_local fe80:");
     assert_text(text, "mtu=1024 pkey=0xffff tc=104");
-    rail = (struct bt_rail_config){.gid_index = -1, .partition = 0x7FFF};
+    rail = (struct bt_rail_config){.partition = 0x7FFF};
     assert_int_equal(try_rail(&rail, text), BT_OK);
 }
 
@@ -81,26 +82,22 @@ static void test_rail_refused(void **state)
         enum bt_status status;
         const char *text;
     } cases[] = {
-        {{.device = "mlx5_77", .gid_index = -1}, BT_UNSUPPORTED, "mlx5_77"},
-        {{.device = ":1", .gid_index = -1}, BT_INVALID, "DEVICE:PORT"},
-        {{.device = "a:b", .gid_index = -1}, BT_INVALID, "DEVICE:PORT"},
-        {{.address = "10.99.0.1", .gid_index = -1},
-         BT_UNSUPPORTED,
-         "10.99.0.1"},
-        {{.address = "host.example", .gid_index = -1},
-         BT_INVALID,
-         "not an address"},
-        {{.address = ours, .gid_index = 77}, BT_INVALID, "has no GID 77"},
-        {{.address = ours, .gid_index = 0}, BT_INVALID, "GID 0"},
-        {{.address = ours, .gid_index = -1, .partition = 0x8123},
+        {{.device = "mlx5_77"}, BT_UNSUPPORTED, "mlx5_77"},
+        {{.device = ":1"}, BT_INVALID, "DEVICE:PORT"},
+        {{.device = "a:b"}, BT_INVALID, "DEVICE:PORT"},
+        {{.address = "10.99.0.1"}, BT_UNSUPPORTED, "10.99.0.1"},
+        {{.address = "host.example"}, BT_INVALID, "not an address"},
+        {{.address = ours, .gid = "77"}, BT_INVALID, "has no GID 77"},
+        {{.address = ours, .gid = "0"}, BT_INVALID, "GID 0"},
+        {{.address = ours, .gid = ""}, BT_INVALID, "GID \"\""},
+        {{.address = ours, .gid = "-1"}, BT_INVALID, "GID \"-1\""},
+        {{.address = ours, .gid = "1 "}, BT_INVALID, "GID \"1 \""},
+        {{.address = ours, .gid = "256"}, BT_INVALID, "GID \"256\""},
+        {{.address = ours, .partition = 0x8123},
          BT_INVALID,
          "partition 0x8123"},
-        {{.address = ours, .gid_index = -1, .mtu = 1000},
-         BT_INVALID,
-         "MTU 1000"},
-        {{.address = ours, .gid_index = -1, .mtu = 8192},
-         BT_INVALID,
-         "MTU 8192"},
+        {{.address = ours, .mtu = 1000}, BT_INVALID, "MTU 1000"},
+        {{.address = ours, .mtu = 8192}, BT_INVALID, "MTU 8192"},
     };
     char text[160];
 
@@ -389,6 +386,88 @@ static void test_not_allowed(void **state)
     }
 }
 
+/* Memory whose key was not packed has no remote rights, even for a peer that is
+ * allowed and knows its number; once packed it has, and gets of its owner that
+ * were under way meanwhile end well. */
+static void test_only_exported(void **state)
+{
+    for (int is_put = 0; is_put < 2; is_put++) {
+        struct bt_tkey made_up, *key;
+        struct bt_tpiece piece;
+        struct bt_tmem *mem;
+        struct region r;
+        struct move move;
+        struct bed bed;
+
+        (void)state;
+        bed_join(&bed);
+        region_make(&bed, &r, 65536);
+        assert_int_equal(bed.server->ops->map(bed.server, r.from, 65536, &mem),
+                         BT_OK);
+        made_up = (struct bt_tkey){.rkey = mem->local->lkey,
+                                   .address = (uintptr_t)r.from,
+                                   .bytes = 65536};
+        piece = piece_of(&r, 0, 0, 65536);
+        move_set(&move, &r, &piece, 1);
+        move.span.remote_key = &made_up;
+        bed_move(&bed, &move, is_put != 0);
+        bed_until(&bed, &move.done, 1);
+        assert_int_equal(move.status, BT_PEER_ERROR);
+        bed_until(&bed, &bed.at_client.failed, 1);
+        bed.client->ops->close(bed.at_client.conn);
+        bed_until(&bed, &bed.at_client.closed, 1);
+        bed_until(&bed, &bed.at_server.failed, 1);
+        bed.server->ops->close(bed.at_server.conn);
+        bed_until(&bed, &bed.at_server.closed, 1);
+        bed_connect(&bed);
+        key = bed_key(&bed, mem);
+        move.span.remote_key = key;
+        bed_move(&bed, &move, is_put != 0);
+        bed_until(&bed, &move.done, 1);
+        assert_int_equal(move.status, BT_OK);
+        assert_memory_equal(r.from, r.to, 65536);
+        bed.client->ops->key_close(key);
+        bed.server->ops->unmap(bed.server, mem);
+        region_free(&bed, &r);
+        bed_close(&bed);
+    }
+}
+
+static void test_packed_under_way(void **state)
+{
+    uint8_t first[64], second[64];
+    uint16_t used = 0, again = 0;
+    struct bt_tpiece piece;
+    struct region r;
+    struct move move;
+    struct bed bed;
+
+    (void)state;
+    bed_join(&bed);
+    region_make(&bed, &r, 4 * MIB);
+    piece = piece_of(&r, 0, 0, 4 * MIB);
+    move_set(&move, &r, &piece, 1);
+    bed_move(&bed, &move, false);
+    while (((struct bt_verbs *)bed.client)->requests == 0)
+        ev_run(bed.loop, EVRUN_ONCE);
+    assert_int_equal(bed.client->ops->key_pack(bed.client, r.to_mem, first,
+                                               sizeof(first), &used),
+                     BT_OK);
+    bed_until(&bed, &move.done, 1);
+    assert_int_equal(move.status, BT_OK);
+    assert_memory_equal(r.from, r.to, 4 * MIB);
+    assert_int_equal(bed.client->ops->key_pack(bed.client, r.to_mem, second,
+                                               sizeof(second), &again),
+                     BT_OK);
+    assert_int_equal(used, again);
+    assert_memory_equal(first, second, used);
+    bed_move(&bed, &move, false);
+    bed_until(&bed, &move.done, 1);
+    assert_int_equal(move.status, BT_OK);
+    region_free(&bed, &r);
+    bed_close(&bed);
+}
+
 /* ---- ends ---- */
 
 enum { ENDS = 24 };
@@ -579,7 +658,8 @@ static void test_memlock(void **state)
     assert_int_equal(small, BT_OK);
     assert_int_equal(large, BT_LIMIT);
     print_message("%s\n", bt_verbs_text(bed.client));
-    assert_text(bt_verbs_text(bed.client), "83886080 bytes cannot be locked");
+    assert_text(bt_verbs_text(bed.client),
+                "83886080 bytes cannot be registered");
     assert_text(bt_verbs_text(bed.client), "67108864 bytes");
     free(bytes);
     bed_close(&bed);
@@ -602,12 +682,37 @@ static void netdev_of(const struct bt_transport *transport, char *out,
     out[strcspn(out, "\n")] = '\0';
 }
 
-static void sh(const char *before, const char *what, const char *after)
+/* Words: the program's name first, NULL last. */
+static pid_t run(const char *const words[])
 {
-    char line[200];
+    char *argv[8] = {NULL};
+    pid_t pid = 0;
 
-    snprintf(line, sizeof(line), "%s %s %s", before, what, after);
-    assert_int_equal(system(line), 0); // NOLINT(cert-env33-c)
+    for (size_t i = 0; words[i] != NULL; i++) {
+        assert_true(i + 1 < sizeof(argv) / sizeof(argv[0]));
+        argv[i] = strdup(words[i]);
+        assert_non_null(argv[i]);
+    }
+    assert_int_equal(posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ), 0);
+    for (size_t i = 0; argv[i] != NULL; i++)
+        free(argv[i]);
+    return pid;
+}
+
+static void ended_well(pid_t pid)
+{
+    int status = 0;
+
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void link_set(const char *netdev, const char *state)
+{
+    const char *const argv[] = {"ip", "link", "set", netdev, state, NULL};
+
+    ended_well(run(argv));
 }
 
 /* The port goes down under load and comes back; a rail of another port, if the
@@ -629,7 +734,7 @@ static void test_port_down(void **state)
     netdev_of(bed.client, netdev, sizeof(netdev));
     ends_start(&bed, &r, &e);
     bed_until(&bed, &e.moves[0].done, 1);
-    sh("ip link set", netdev, "down");
+    link_set(netdev, "down");
     bed_until(&bed, &bed.at_client.closed, 1);
     bed_until(&bed, &bed.at_server.closed, 1);
     assert_int_equal(bed.at_client.why, BT_RESET);
@@ -638,7 +743,7 @@ static void test_port_down(void **state)
     assert_true(((struct bt_verbs *)bed.client)->is_down);
     assert_false(((struct bt_verbs *)bystander)->is_down);
     assert_string_equal(bt_verbs_text(bystander), "");
-    sh("ip link set", netdev, "up");
+    link_set(netdev, "up");
     while (((struct bt_verbs *)bed.client)->is_down ||
            ((struct bt_verbs *)bed.server)->is_down)
         ev_run(bed.loop, EVRUN_ONCE);
@@ -651,6 +756,7 @@ static void test_port_down(void **state)
 /* Last: the devices are gone after it. */
 static void test_device_removed(void **state)
 {
+    const char *argv[] = {"rdma", "link", "delete", NULL, NULL};
     struct region r;
     struct ends e;
     struct bed bed;
@@ -661,8 +767,9 @@ static void test_device_removed(void **state)
     bed.at_client.close_on_fail = bed.at_server.close_on_fail = true;
     ends_start(&bed, &r, &e);
     bed_until(&bed, &e.moves[0].done, 1);
-    /* It waits until we have let go of everything. */
-    sh("rdma link delete", ((struct bt_verbs *)bed.client)->port.device, "&");
+    /* It ends with this process: librdmacm keeps a device open until then. */
+    argv[3] = ((struct bt_verbs *)bed.client)->port.device;
+    (void)run(argv);
     bed_until(&bed, &bed.at_client.closed, 1);
     bed_until(&bed, &bed.at_server.closed, 1);
     for (int i = 0; i < ENDS; i++)
@@ -682,6 +789,8 @@ int main(void)
         cmocka_unit_test(test_many_pieces),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_not_allowed),
+        cmocka_unit_test(test_only_exported),
+        cmocka_unit_test(test_packed_under_way),
         cmocka_unit_test(test_close_mid_gets),
         cmocka_unit_test(test_peer_closes_mid_gets),
         cmocka_unit_test(test_no_peer),

@@ -54,9 +54,9 @@ static enum bt_status open_rail(const struct bt_rail_config *rail, char *error)
 static void test_absent(void **state)
 {
     const struct bt_rail_config rails[] = {
-        {.gid_index = -1},
-        {.device = "mlx5_0", .gid_index = -1},
-        {.address = "127.0.0.1", .gid_index = -1},
+        {0},
+        {.device = "mlx5_0"},
+        {.address = "127.0.0.1"},
     };
     char error[160];
     int fds;
@@ -75,8 +75,7 @@ static void test_absent(void **state)
 
 static void test_no_such_device(void **state)
 {
-    const struct bt_rail_config rail = {.device = "no_such_hca:1",
-                                        .gid_index = -1};
+    const struct bt_rail_config rail = {.device = "no_such_hca:1"};
     char error[160];
 
     (void)state;

@@ -57,9 +57,14 @@ int64_t bt_fabric_backoff(struct bt_fabric *fabric, unsigned int tries,
 static void on_heartbeat(struct ev_loop *loop, ev_timer *w, int revents)
 {
     struct bt_fabric *fabric = w->data;
+    int64_t now_ns = bt_fabric_now(), since = now_ns - fabric->beaten_ns;
 
     (void)loop;
     (void)revents;
+    fabric->beat_weight = since > fabric->heartbeat_ns * 3 / 2
+                              ? BT_FABRIC_BEAT_LATE
+                              : BT_FABRIC_BEAT;
+    fabric->beaten_ns = now_ns;
     bt_doors_heartbeat(fabric);
     bt_kv_sink_heartbeat(fabric);
 }
@@ -75,31 +80,39 @@ static void destroy_rails(struct bt_fabric *f)
     }
 }
 
+static void rail_names(struct bt_fabric_rail *rail, uint32_t index,
+                       const struct bt_rail_config *c)
+{
+    snprintf(rail->name, sizeof(rail->name), "rail%u", index);
+    if (c->name != NULL)
+        snprintf(rail->name, sizeof(rail->name), "%s", c->name);
+    if (c->address != NULL)
+        snprintf(rail->address, sizeof(rail->address), "%s", c->address);
+}
+
 static enum bt_status open_rails(struct bt_fabric *f,
                                  const struct bt_fabric_config *c,
                                  char *error_out, size_t error_size)
 {
-    static const struct bt_rail_config any = {.gid_index = -1};
+    static const struct bt_rail_config any = {0};
     uint32_t count = c->rails != NULL && c->rail_count > 0 ? c->rail_count : 1;
 
     for (uint32_t i = 0; i < count; i++) {
         const struct bt_rail_config *rc =
             c->rails != NULL ? &c->rails[i] : &any;
         struct bt_fabric_rail *rail = &f->rails[i];
+        char error[160] = "";
         enum bt_status status = bt_fabric_open_rail(
-            f->loop, c, i, &rail->transport, error_out, error_size);
+            f->loop, c, i, &rail->transport, error, sizeof(error));
 
+        rail_names(rail, i, rc);
         if (status != BT_OK) {
+            snprintf(error_out, error_size, "%s: %s", rail->name, error);
             destroy_rails(f);
             return status;
         }
         f->rail_count++;
         rail->rate_bytes_per_s = rc->rate_bytes_per_s;
-        snprintf(rail->name, sizeof(rail->name), "rail%u", i);
-        if (rc->name != NULL)
-            snprintf(rail->name, sizeof(rail->name), "%s", rc->name);
-        if (rc->address != NULL)
-            snprintf(rail->address, sizeof(rail->address), "%s", rc->address);
     }
     return BT_OK;
 }
@@ -180,6 +193,7 @@ void bt_fabric_destroy(struct bt_fabric *fabric)
         free(fabric->rules[i]);
     }
     destroy_rails(fabric);
+    explicit_bzero(fabric->key, sizeof(fabric->key));
     free(fabric);
 }
 
@@ -226,6 +240,27 @@ void bt_fabric_unmap(struct bt_fabric *fabric, struct bt_tmem **mems)
     }
 }
 
+static void map_failed(struct bt_fabric *fabric, uint32_t index, size_t bytes,
+                       enum bt_status status)
+{
+    const struct bt_fabric_rail *rail = &fabric->rails[index];
+    const struct bt_transport *t = rail->transport;
+    char text[200] = "";
+
+    if (t->ops->why != NULL)
+        t->ops->why(t, text, sizeof(text));
+    if (text[0] == '\0')
+        snprintf(text, sizeof(text), "%zu bytes cannot be registered: %s",
+                 bytes, bt_status_text(status));
+    snprintf(fabric->map_error, sizeof(fabric->map_error), "%s: %s", rail->name,
+             text);
+}
+
+const char *bt_fabric_map_error(const struct bt_fabric *fabric)
+{
+    return fabric->map_error;
+}
+
 enum bt_status bt_fabric_map(struct bt_fabric *fabric, void *region,
                              size_t bytes, struct bt_tmem **mems_out)
 {
@@ -235,6 +270,7 @@ enum bt_status bt_fabric_map(struct bt_fabric *fabric, void *region,
 
         if (status != BT_OK) {
             mems_out[i] = NULL;
+            map_failed(fabric, i, bytes, status);
             bt_fabric_unmap(fabric, mems_out);
             return status;
         }

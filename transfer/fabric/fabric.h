@@ -20,6 +20,10 @@
  * forgets a sink later, as nothing of it waits. */
 #define BT_FABRIC_SILENT_SOURCE 5
 #define BT_FABRIC_SILENT_SINK   25
+/* A heartbeat without a sign of life counts so much, one that came late itself
+ * a quarter: our own loop was held up, an answer had less of a chance. */
+#define BT_FABRIC_BEAT      4u
+#define BT_FABRIC_BEAT_LATE 1u
 
 /* ---- pace.c: who may fetch the next chunk, and when ---- */
 
@@ -71,7 +75,8 @@ struct bt_fabric {
     uint8_t key[BT_SEAL_KEY];
     uint64_t instance; /* of this life of it: sources tell their sinks */
     struct bt_rng rng; /* jitter only */
-    int64_t heartbeat_ns;
+    int64_t heartbeat_ns, beaten_ns; /* beaten: the last time */
+    unsigned int beat_weight;        /* of this one */
     uint32_t chunk_bytes, inflight_max;
     ev_timer heartbeat;
     LIST_HEAD(, bt_door) doors;
@@ -81,6 +86,7 @@ struct bt_fabric {
     struct bt_fabric_meter meters[BT_FABRIC_RULES_MAX + 1];
     size_t meter_count;
     struct bt_fabric_stats stats;
+    char map_error[240]; /* of the last registration that failed */
     uint8_t scratch[BT_WIRE_FRAME_MAX]; /* one frame being encoded */
 };
 
@@ -113,8 +119,13 @@ void bt_fabric_settle(struct bt_fabric *fabric, bool (*done)(void *arg),
 enum bt_status bt_fabric_address(const char *host, uint16_t port,
                                  struct sockaddr_storage *out,
                                  socklen_t *size_out);
+/* errno of binding a TCP socket there (EADDRNOTAVAIL: not an address of this
+ * machine), 0 when it can be. For messages only: others may come between. */
+int bt_fabric_bind_error(const struct sockaddr_storage *address,
+                         socklen_t size);
 
-/* Register a region on every rail; all or nothing. */
+/* Register a region on every rail; all or nothing. bt_fabric_map_error has a
+ * failure in words. */
 enum bt_status bt_fabric_map(struct bt_fabric *fabric, void *region,
                              size_t bytes, struct bt_tmem **mems_out);
 void bt_fabric_unmap(struct bt_fabric *fabric, struct bt_tmem **mems);
@@ -132,9 +143,11 @@ struct bt_link {
 /* Encode, seal and send; a frame that does not encode is a bug. */
 void bt_link_send(struct bt_link *link, const struct bt_wire_frame *frame);
 /* Both nonces are known: from the next frame on everything is sealed once
- * `sealed` is set. */
-void bt_link_keyed(struct bt_link *link, const uint8_t *their_nonce,
-                   bool is_sink);
+ * `sealed` is set. The session key stands on every byte of HELLO, not only on
+ * its nonce: who changes a name, region or session on the way has another key
+ * than the ends. */
+void bt_link_keyed(struct bt_link *link, const struct bt_wire_frame *hello,
+                   const uint8_t *source_nonce, bool is_sink);
 /* Unseal and decode; counts what is wrong. The text says it in words.
  * BT_INCOMPATIBLE: another version; else close the connection. */
 enum bt_status bt_link_open(struct bt_link *link, const void *bytes,

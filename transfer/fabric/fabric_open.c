@@ -5,8 +5,10 @@
 #include "transport_open.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *kind;
@@ -35,6 +37,32 @@ static bt_topen_fn opener(const char *kind)
     return NULL;
 }
 
+int bt_fabric_bind_error(const struct sockaddr_storage *address, socklen_t size)
+{
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int error = 0;
+
+    if (fd < 0)
+        return 0;
+    if (bind(fd, (const struct sockaddr *)address, size) != 0)
+        error = errno;
+    close(fd);
+    return error;
+}
+
+/* Connections of a rail are bound to its address: one that is not here would
+ * fail at the first pull only. Addresses of sim are names. */
+static bool is_here(const char *kind, const struct bt_rail_config *rail)
+{
+    struct sockaddr_storage where;
+    socklen_t size;
+
+    if (rail->address == NULL || (kind != NULL && strcmp(kind, "sim") == 0) ||
+        bt_fabric_address(rail->address, 0, &where, &size) != BT_OK)
+        return true;
+    return bt_fabric_bind_error(&where, size) != EADDRNOTAVAIL;
+}
+
 static enum bt_status open_one(struct ev_loop *loop,
                                const struct bt_fabric_config *config,
                                const struct bt_rail_config *rail,
@@ -59,7 +87,7 @@ enum bt_status bt_fabric_open_rail(struct ev_loop *loop,
                                    uint32_t rail, struct bt_transport **out,
                                    char *error_out, size_t error_size)
 {
-    struct bt_rail_config one = {.gid_index = -1};
+    struct bt_rail_config one = {0};
     struct bt_transport *transport = NULL, *outer;
     enum bt_status status;
 
@@ -67,6 +95,11 @@ enum bt_status bt_fabric_open_rail(struct ev_loop *loop,
         one = config->rails[rail];
     if (one.transports == NULL)
         one.transports = config->transports;
+    if (!is_here(config->kind, &one)) {
+        snprintf(error_out, error_size,
+                 "%.48s is not an address of this machine", one.address);
+        return BT_INVALID;
+    }
     status = open_one(loop, config, &one, &transport, error_out, error_size);
     if (status != BT_OK)
         return status;

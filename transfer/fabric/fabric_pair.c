@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define GET_BYTES  (1u << 20)
+#define HUGE_PAGE  (2u << 20)
 #define FLIGHT_MAX 1024u
 #define HASHES_MAX 4096u
 #define OPEN_NS    5000000000LL
@@ -45,7 +46,8 @@ struct hash_frame {
 struct end {
     struct ev_loop *loop;
     struct bt_transport *transport;
-    unsigned char *region;
+    void *mapped;
+    unsigned char *region; /* in it, on a large page */
     size_t bytes;
     struct bt_tmem *mem;
     struct bt_tconn *conn;
@@ -77,6 +79,7 @@ struct bt_pair {
     struct end end;
     struct bt_tkey *key;
     uint64_t remote;
+    uint64_t *due; /* what the source's region holds */
     enum bt_status status;
     char carrier[128];
     ev_timer limit;
@@ -98,13 +101,17 @@ static bool region_make(struct end *end, size_t bytes, bool fill)
 {
     struct bt_rng rng;
 
-    end->region = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+    end->mapped = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (end->region == MAP_FAILED) {
-        end->region = NULL;
+    if (end->mapped == MAP_FAILED) {
+        end->mapped = NULL;
         return false;
     }
     end->bytes = bytes;
+    /* Large pages, as the pools of the tiers have them. */
+    end->region = (unsigned char *)end->mapped +
+                  (HUGE_PAGE - (uintptr_t)end->mapped % HUGE_PAGE) % HUGE_PAGE;
+    (void)madvise(end->region, bytes, MADV_HUGEPAGE);
     bt_rng_seed(&rng, SEED);
     for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
         uint64_t word = fill ? bt_rng_u64(&rng) : 0;
@@ -153,8 +160,8 @@ static void end_close(struct end *end)
         end->transport->ops->destroy(end->transport);
     if (end->loop != NULL)
         ev_loop_destroy(end->loop);
-    if (end->region != NULL)
-        munmap(end->region, end->bytes);
+    if (end->mapped != NULL)
+        munmap(end->mapped, end->bytes + HUGE_PAGE);
 }
 
 /* ---- source ---- */
@@ -393,6 +400,19 @@ static enum bt_status connect_up(struct bt_pair *pair,
     return run(pair, OPEN_NS);
 }
 
+static bool due_make(struct bt_pair *pair, size_t bytes)
+{
+    struct bt_rng rng;
+
+    pair->due = malloc(bytes);
+    if (pair->due == NULL)
+        return false;
+    bt_rng_seed(&rng, SEED);
+    for (size_t i = 0; i < bytes / sizeof(*pair->due); i++)
+        pair->due[i] = bt_rng_u64(&rng);
+    return true;
+}
+
 enum bt_status bt_pair_open(const struct bt_rail_config *rail, uint16_t port,
                             size_t region_bytes, struct bt_pair **out,
                             char *error_out, size_t error_size)
@@ -402,6 +422,10 @@ enum bt_status bt_pair_open(const struct bt_rail_config *rail, uint16_t port,
 
     if (pair == NULL)
         return BT_NO_MEMORY;
+    if (!due_make(pair, region_bytes)) {
+        free(pair);
+        return BT_NO_MEMORY;
+    }
     for (size_t i = 0; i < FLIGHT_MAX; i++) {
         pair->slots[i].pair = pair;
         pair->slots[i].next = pair->free_slots;
@@ -431,6 +455,7 @@ void bt_pair_close(struct bt_pair *pair)
     if (pair->key != NULL)
         pair->end.transport->ops->key_close(pair->key);
     end_close(&pair->end);
+    free(pair->due);
     free(pair);
 }
 
@@ -643,16 +668,10 @@ enum bt_status bt_pair_get(struct bt_pair *pair,
 bool bt_pair_verify(const struct bt_pair *pair,
                     const struct bt_pair_piece *pieces, size_t count)
 {
-    uint64_t *words = malloc(pair->end.bytes);
-    struct bt_rng rng;
-    bool same = words != NULL;
+    bool same = true;
 
-    bt_rng_seed(&rng, SEED);
-    for (size_t i = 0; same && i < pair->end.bytes / sizeof(*words); i++)
-        words[i] = bt_rng_u64(&rng);
     for (size_t i = 0; same && i < count; i++)
-        same = memcmp((const unsigned char *)words + pieces[i].remote,
+        same = memcmp((const unsigned char *)pair->due + pieces[i].remote,
                       pair->end.region + pieces[i].local, pieces[i].bytes) == 0;
-    free(words);
     return same;
 }

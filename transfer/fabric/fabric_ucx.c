@@ -147,6 +147,7 @@ static void pump(struct conn *conn)
         return;
     bt_ucx_trains_pump(conn);
     bt_ucx_rma_pump(conn);
+    bt_ucx_near_pump(conn);
 }
 
 static void op_done(struct conn *conn, struct bt_tget *op)
@@ -284,6 +285,7 @@ static struct conn *conn_new(struct ucx *ucx)
     LIST_INIT(&conn->puts);
     LIST_INIT(&conn->landings);
     TAILQ_INIT(&conn->rmas);
+    TAILQ_INIT(&conn->near.gets);
     LIST_INSERT_HEAD(&ucx->conns, conn, entry);
     ucx->conn_count++;
     return conn;
@@ -302,7 +304,7 @@ static ucs_status_t ep_open(struct conn *conn, ucp_ep_params_t *params)
 static void on_request(ucp_conn_request_h request, void *arg)
 {
     struct bt_tlisten *l = arg;
-    struct conn *conn = conn_new(l->ucx);
+    struct conn *conn = l->is_retired ? NULL : conn_new(l->ucx);
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST,
                               .conn_request = request};
 
@@ -318,37 +320,49 @@ static void on_request(ucp_conn_request_h request, void *arg)
     bt_ucx_push(l->ucx, &conn->accept, ACCEPT, conn);
 }
 
+static uint16_t port_of(const struct sockaddr_storage *at)
+{
+    if (at->ss_family == AF_INET)
+        return ntohs(((const struct sockaddr_in *)at)->sin_port);
+    return ntohs(((const struct sockaddr_in6 *)at)->sin6_port);
+}
+
 static enum bt_status listen_on(struct bt_transport *transport,
                                 const struct sockaddr *address, socklen_t size,
                                 bt_taccept_fn accept, void *arg,
                                 uint16_t *port_out, struct bt_tlisten **out)
 {
     struct ucx *ucx = (struct ucx *)transport;
-    struct bt_tlisten *l = calloc(1, sizeof(*l));
+    struct bt_tlisten *l = bt_ucx_listener_again(ucx, address, size);
     ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
     ucp_listener_params_t params = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
                       UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
         .sockaddr = {.addr = address, .addrlen = size},
-        .conn_handler = {.cb = on_request, .arg = l},
+        .conn_handler = {.cb = on_request},
     };
     ucs_status_t status;
 
+    if (l != NULL) {
+        l->accept = accept;
+        l->arg = arg;
+        *port_out = port_of(&l->at);
+        *out = l;
+        return BT_OK;
+    }
+    l = calloc(1, sizeof(*l));
     if (l == NULL)
         return BT_NO_MEMORY;
     *l = (struct bt_tlisten){.ucx = ucx, .accept = accept, .arg = arg};
+    params.conn_handler.arg = l;
     status = ucp_listener_create(ucx->worker, &params, &l->listener);
     if (status != UCS_OK)
         goto undo_alloc;
     status = ucp_listener_query(l->listener, &attr);
     if (status != UCS_OK)
         goto undo_listen;
-    if (attr.sockaddr.ss_family == AF_INET)
-        *port_out =
-            ntohs(((const struct sockaddr_in *)&attr.sockaddr)->sin_port);
-    else
-        *port_out =
-            ntohs(((const struct sockaddr_in6 *)&attr.sockaddr)->sin6_port);
+    bt_ucx_listener_add(l, &attr.sockaddr);
+    *port_out = port_of(&attr.sockaddr);
     *out = l;
     return BT_OK;
 
@@ -363,13 +377,12 @@ static void unlisten(struct bt_tlisten *l)
 {
     struct conn *conn;
 
-    ucp_listener_destroy(l->listener);
     LIST_FOREACH(conn, &l->ucx->conns, entry)
     {
         if (conn->listener == l)
             conn->listener = NULL;
     }
-    free(l);
+    bt_ucx_listener_retire(l);
 }
 
 static enum bt_status connect_to(struct bt_transport *transport,
@@ -386,6 +399,14 @@ static enum bt_status connect_to(struct bt_transport *transport,
 
     if (conn == NULL)
         return BT_LIMIT;
+    /* rdma_cm takes the device of the route otherwise, which need not be this
+     * rail's (to an address of this machine it is the target's). */
+    if (conn->ucx->from_size > 0 &&
+        conn->ucx->from.ss_family == address->sa_family) {
+        params.field_mask |= UCP_EP_PARAM_FIELD_LOCAL_SOCK_ADDR;
+        params.local_sockaddr.addr = (struct sockaddr *)&conn->ucx->from;
+        params.local_sockaddr.addrlen = conn->ucx->from_size;
+    }
     status = ep_open(conn, &params);
     if (status != UCS_OK) {
         conn_free(conn);
@@ -406,6 +427,7 @@ static void ep_closed(struct conn *conn)
     bt_ucx_landings_end(conn);
     bt_ucx_trains_end(conn);
     bt_ucx_rma_end(conn);
+    bt_ucx_near_end(conn);
     bt_ucx_closed_if_done(conn);
 }
 
@@ -433,6 +455,7 @@ static void close_conn(struct bt_tconn *base)
     if (conn->is_closing)
         return;
     conn->is_closing = true;
+    bt_ucx_near_hide(conn);
     request = ucp_ep_close_nbx(conn->ep, &params);
     if (UCS_PTR_IS_PTR(request))
         return;
@@ -676,6 +699,7 @@ static void destroy(struct bt_transport *transport)
     while (!LIST_EMPTY(&ucx->conns) && bt_fabric_now() < end)
         turn(transport);
     unwatch(ucx);
+    bt_ucx_listeners_end(ucx);
     ucp_worker_destroy(ucx->worker);
     bt_ucx_mem_fini(ucx);
     ucp_cleanup(ucx->context);
@@ -730,7 +754,7 @@ static void describe(const struct bt_tconn *base, char *out, size_t size)
     .key_open = bt_ucx_key_open, .key_close = bt_ucx_key_close,                \
     .listen = listen_on, .unlisten = unlisten, .connect = connect_to,          \
     .allow = bt_ucx_allow, .close = close_conn, .send = send_frame,            \
-    .sent = all_sent, .describe = describe
+    .sent = all_sent, .describe = describe, .why = bt_ucx_why
 
 const struct bt_transport_ops bt_ucx_ops = {
     COMMON,

@@ -7,6 +7,7 @@
  *   fabric_ucx_ask.c    gets and puts over messages: asking, landing
  *   fabric_ucx_train.c  the other end: bytes as a train of messages
  *   fabric_ucx_rma.c    gets and puts by ucp_get and ucp_put
+ *   fabric_ucx_near.c   gets from a process on the same host
  */
 #ifndef BATON_TRANSFER_FABRIC_FABRIC_UCX_H
 #define BATON_TRANSFER_FABRIC_FABRIC_UCX_H
@@ -16,21 +17,26 @@
 #include <stdatomic.h>
 #include <ucp/api/ucp.h>
 
-#define AM_FRAME 7u
-#define AM_READ  8u  /* asks for DATA */
-#define AM_DATA  9u  /* part of what a READ asked for */
-#define AM_WRITE 10u /* announces FILL */
-#define AM_FILL  11u /* part of what a WRITE announced */
-#define AM_DONE  12u /* a WRITE has landed */
+#define AM_FRAME    7u
+#define AM_READ     8u  /* asks for DATA */
+#define AM_DATA     9u  /* part of what a READ asked for */
+#define AM_WRITE    10u /* announces FILL */
+#define AM_FILL     11u /* part of what a WRITE announced */
+#define AM_DONE     12u /* a WRITE has landed */
+#define AM_NEAR_ASK 13u /* bytes to be shown in memory */
+#define AM_NEAR     14u /* where they are */
 
 #define BT_UCX_PIECES_MAX 256u
+#define BT_UCX_ERROR_MAX  192u
 #define BT_UCX_IDLE_MAX   32u /* registrations kept without a user */
+#define BT_UCX_NONCE      16u
 
 enum kind { ACCEPT, FRAME, PUMP, OP_DONE, FAILED, CLOSED };
 
 /* What the names in UCX_TLS mean for us. */
 struct bt_ucx_kind {
     bool tcp, shm, rdma, ud;
+    bool near; /* memory of a process on the same host may be read */
     /* ucp_get and ucp_put: only where tcp cannot carry them, see above
      * bt_ucx_classify. */
     bool rma;
@@ -57,6 +63,9 @@ struct ucx {
     struct bt_transport base;
     struct ev_loop *loop;
     struct bt_ucx_kind kind;
+    /* Connections leave from here (the rail's address); size 0: from any. */
+    struct sockaddr_storage from;
+    socklen_t from_size;
     ucp_context_h context;
     ucp_worker_h worker;
     ev_io io;
@@ -67,12 +76,14 @@ struct ucx {
     int64_t active_ns;
     struct bt_tevent *first, **last;
     LIST_HEAD(, conn) conns;
+    LIST_HEAD(, bt_tlisten) listeners; /* retired ones too */
     LIST_HEAD(, bt_tmem) mems;
     TAILQ_HEAD(reg_list, reg) regs; /* in use */
     struct reg_list idle_regs;      /* least recently used first */
     struct idle_slot idle[BT_UCX_IDLE_MAX];
     uint64_t reg_hits, reg_made, reg_evicted;
     bool is_hooked;
+    char map_error[BT_UCX_ERROR_MAX]; /* of the last map that failed */
     uint64_t next_key, next_token;
     size_t conn_count, frames_held, outstanding;
 };
@@ -80,6 +91,16 @@ struct ucx {
 struct train;
 struct landing;
 struct rma;
+struct near_get;
+
+struct bt_ucx_near {
+    unsigned char nonce[BT_UCX_NONCE]; /* sink: the source must show it */
+    unsigned char shown[BT_UCX_NONCE]; /* source: read by the sink */
+    bool is_asked, is_on;
+    pid_t pid;
+    uint64_t shown_at;
+    TAILQ_HEAD(, near_get) gets;
+};
 
 struct conn {
     struct bt_tconn base;
@@ -101,11 +122,16 @@ struct conn {
     LIST_HEAD(, train) puts;       /* own puts until acknowledged */
     LIST_HEAD(, landing) landings; /* what data is expected for */
     TAILQ_HEAD(, rma) rmas;
+    struct bt_ucx_near near;
 };
 
 struct bt_tlisten {
+    LIST_ENTRY(bt_tlisten) entry;
     struct ucx *ucx;
     ucp_listener_h listener;
+    struct sockaddr_storage at;
+    bool is_retired; /* nobody listens; see fabric_ucx_listen.c */
+    int shut_fd;     /* its socket, shut at the end; -1 */
     bt_taccept_fn accept;
     void *arg;
 };
@@ -115,13 +141,15 @@ struct bt_tmem {
     struct reg *reg;
     uintptr_t address;
     size_t bytes;
-    uint64_t key; /* what a peer must name to use it; 0: not exported */
+    uint64_t key;   /* what a peer must name to use it; 0: not exported */
+    uint64_t guard; /* read by near peers; 0: not, or no longer, exported */
 };
 
 struct bt_tkey {
     uint64_t key;
-    uint64_t base, bytes; /* rma: bounds that the peer gave */
-    ucp_rkey_h rkey;      /* rma */
+    uint64_t base, bytes;     /* bounds that the peer gave */
+    uint64_t guard, guard_at; /* near; guard_at 0: not */
+    ucp_rkey_h rkey;          /* rma */
 };
 
 /* On the wire, in the order of this machine: both ends run the same kind. */
@@ -219,6 +247,7 @@ struct bt_ucx_kind bt_ucx_classify(const char *transports);
 enum bt_status bt_ucx_map(struct bt_transport *transport, void *address,
                           size_t bytes, struct bt_tmem **out);
 void bt_ucx_unmap(struct bt_transport *transport, struct bt_tmem *mem);
+void bt_ucx_why(const struct bt_transport *transport, char *out, size_t size);
 enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
                                struct bt_tmem *mem, uint8_t *out, size_t size,
                                uint16_t *used_out);
@@ -254,12 +283,27 @@ BT_UCX_HANDLER(bt_ucx_on_data);
 BT_UCX_HANDLER(bt_ucx_on_write);
 BT_UCX_HANDLER(bt_ucx_on_fill);
 BT_UCX_HANDLER(bt_ucx_on_done);
+BT_UCX_HANDLER(bt_ucx_on_near_ask);
+BT_UCX_HANDLER(bt_ucx_on_near);
 void bt_ucx_landings_end(struct conn *conn);
+/* A get that has begun, over messages. */
+void bt_ucx_get_message(struct conn *conn, struct bt_tget *get);
 void bt_ucx_allow(struct bt_tconn *base);
 void bt_ucx_get(struct bt_tconn *base, const struct bt_tspan *span,
                 struct bt_tget *get);
 void bt_ucx_put(struct bt_tconn *base, const struct bt_tspan *span,
                 struct bt_tget *put);
+
+/* ---- fabric_ucx_listen.c ---- */
+void bt_ucx_listener_add(struct bt_tlisten *l,
+                         const struct sockaddr_storage *at);
+/* A retired one of this address goes on; NULL: there is none. */
+struct bt_tlisten *bt_ucx_listener_again(struct ucx *ucx,
+                                         const struct sockaddr *address,
+                                         socklen_t size);
+void bt_ucx_listener_retire(struct bt_tlisten *l);
+/* All of them; connections are gone, the worker is still there. */
+void bt_ucx_listeners_end(struct ucx *ucx);
 
 /* ---- fabric_ucx_train.c ---- */
 void bt_ucx_train_add(struct conn *conn, struct train *train);
@@ -269,11 +313,25 @@ void bt_ucx_trains_end(struct conn *conn);
 void bt_ucx_put_landed(struct conn *conn, uint64_t token);
 
 /* ---- fabric_ucx_rma.c ---- */
+/* Every piece within the bounds of the key? */
+bool bt_ucx_inside(const struct bt_tspan *span);
 void bt_ucx_rma_get(struct bt_tconn *base, const struct bt_tspan *span,
                     struct bt_tget *get);
 void bt_ucx_rma_put(struct bt_tconn *base, const struct bt_tspan *span,
                     struct bt_tget *put);
 void bt_ucx_rma_pump(struct conn *conn);
 void bt_ucx_rma_end(struct conn *conn);
+
+/* ---- fabric_ucx_near.c ---- */
+/* Ask the source whether its memory may be read; once. */
+void bt_ucx_near_ask(struct conn *conn);
+/* What came: BT_UCX_NONCE bytes; two u64. */
+void bt_ucx_near_asked(struct conn *conn, const void *data);
+void bt_ucx_near_answered(struct conn *conn, const void *data);
+/* A get that has begun; false: it must go another way. */
+bool bt_ucx_near_get(struct conn *conn, struct bt_tget *op);
+void bt_ucx_near_pump(struct conn *conn);
+void bt_ucx_near_hide(struct conn *conn);
+void bt_ucx_near_end(struct conn *conn);
 
 #endif

@@ -245,13 +245,15 @@ static ucs_status_t on_any(struct ucx *ucx, unsigned int id,
     struct conn *conn = bt_ucx_sender(ucx, m->param);
     bool rndv = (m->param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     bool is_part = id == AM_DATA || id == AM_FILL;
+    bool is_near = id == AM_NEAR_ASK || id == AM_NEAR;
     struct data_header header;
     uint64_t token;
 
     if (conn == NULL || conn->is_failed)
         return UCS_OK;
     if (rndv || (is_part && m->header_size != sizeof(header)) ||
-        (id == AM_DONE && m->size != sizeof(token))) {
+        (id == AM_DONE && m->size != sizeof(token)) ||
+        (is_near && m->size != BT_UCX_NONCE)) {
         bt_ucx_fail(conn, BT_PEER_ERROR);
     } else if (is_part) {
         memcpy(&header, m->header, sizeof(header));
@@ -259,6 +261,9 @@ static ucs_status_t on_any(struct ucx *ucx, unsigned int id,
     } else if (id == AM_DONE) {
         memcpy(&token, m->data, sizeof(token));
         bt_ucx_put_landed(conn, token);
+    } else if (is_near) {
+        (id == AM_NEAR ? bt_ucx_near_answered : bt_ucx_near_asked)(conn,
+                                                                   m->data);
     } else {
         on_ask(conn, id, m->data, m->size);
     }
@@ -280,6 +285,8 @@ HANDLER(bt_ucx_on_data, AM_DATA)
 HANDLER(bt_ucx_on_write, AM_WRITE)
 HANDLER(bt_ucx_on_fill, AM_FILL)
 HANDLER(bt_ucx_on_done, AM_DONE)
+HANDLER(bt_ucx_on_near_ask, AM_NEAR_ASK)
+HANDLER(bt_ucx_on_near, AM_NEAR)
 
 /* Until then READ and WRITE are refused. */
 void bt_ucx_allow(struct bt_tconn *base)
@@ -321,13 +328,19 @@ void bt_ucx_get(struct bt_tconn *base, const struct bt_tspan *span,
                 struct bt_tget *get)
 {
     struct conn *conn = (struct conn *)base;
-    struct landing *landing;
 
     op_begin(conn, span, get);
-    if (conn->is_closing || conn->is_failed) {
+    if (conn->is_closing || conn->is_failed)
         bt_ucx_op_ended(get, BT_CANCELLED);
-        return;
-    }
+    else if (!bt_ucx_near_get(conn, get))
+        bt_ucx_get_message(conn, get);
+}
+
+void bt_ucx_get_message(struct conn *conn, struct bt_tget *get)
+{
+    const struct bt_tspan *span = &get->span;
+    struct landing *landing;
+
     landing =
         calloc(1, sizeof(*landing) + span->count * sizeof(landing->ranges[0]));
     if (landing == NULL) {

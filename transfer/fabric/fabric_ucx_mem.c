@@ -14,16 +14,21 @@
  * A key is a number; only exported memory is found by it. With rma the key
  * holds the bounds and UCX's own, and the opener checks each piece. */
 #include "fabric_ucx.h"
+#include "memlock.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <ucm/api/ucm.h>
 
-/* With rma, in front of UCX's own key; else the first member is all. */
+/* With rma, in front of UCX's own key. */
 struct key_header {
     uint64_t key, base, bytes;
+    uint64_t guard, guard_at; /* 0 but for near peers */
+    uint64_t check;           /* of all before; finds a damaged key, no more */
 };
-#define KEY_BYTES sizeof(uint64_t)
 /* ucp_ep_rkey_unpack is not told a length and reads what the bytes in it say:
  * at most 64 memory domains of 1 + 255 bytes behind a map. The copy that it
  * reads is so large, and zero behind the key. */
@@ -156,6 +161,38 @@ static struct reg *reg_reuse(struct ucx *ucx, uintptr_t address, size_t bytes)
     return NULL;
 }
 
+/* Once more with the idle ones given up, then with the limit raised. */
+static ucs_status_t register_memory(struct ucx *ucx,
+                                    const ucp_mem_map_params_t *params,
+                                    ucp_mem_h *out)
+{
+    ucs_status_t status = ucp_mem_map(ucx->context, params, out);
+
+    if (status != UCS_OK && !TAILQ_EMPTY(&ucx->idle_regs)) {
+        while (!TAILQ_EMPTY(&ucx->idle_regs))
+            idle_evict(ucx, TAILQ_FIRST(&ucx->idle_regs));
+        status = ucp_mem_map(ucx->context, params, out);
+    }
+    if (status != UCS_OK && bt_memlock_raise())
+        status = ucp_mem_map(ucx->context, params, out);
+    return status;
+}
+
+static void refused(struct ucx *ucx, size_t bytes, ucs_status_t status)
+{
+    char limit[80];
+
+    bt_memlock_text(limit, sizeof(limit));
+    snprintf(ucx->map_error, sizeof(ucx->map_error),
+             "%zu bytes cannot be registered%s (%.20s)", bytes, limit,
+             ucs_status_string(status));
+}
+
+void bt_ucx_why(const struct bt_transport *transport, char *out, size_t size)
+{
+    snprintf(out, size, "%s", ((const struct ucx *)transport)->map_error);
+}
+
 static enum bt_status reg_make(struct ucx *ucx, void *address, size_t bytes,
                                struct reg **out)
 {
@@ -170,13 +207,9 @@ static enum bt_status reg_make(struct ucx *ucx, void *address, size_t bytes,
 
     if (reg == NULL)
         return BT_NO_MEMORY;
-    status = ucp_mem_map(ucx->context, &params, &reg->memh);
-    if (status != UCS_OK && !TAILQ_EMPTY(&ucx->idle_regs)) {
-        while (!TAILQ_EMPTY(&ucx->idle_regs))
-            idle_evict(ucx, TAILQ_FIRST(&ucx->idle_regs));
-        status = ucp_mem_map(ucx->context, &params, &reg->memh);
-    }
+    status = register_memory(ucx, &params, &reg->memh);
     if (status != UCS_OK) {
+        refused(ucx, bytes, status);
         free(reg);
         return BT_LIMIT;
     }
@@ -224,6 +257,7 @@ enum bt_status bt_ucx_map(struct bt_transport *transport, void *address,
 void bt_ucx_unmap(struct bt_transport *transport, struct bt_tmem *mem)
 {
     LIST_REMOVE(mem, entry);
+    explicit_bzero(&mem->guard, sizeof(mem->guard));
     reg_put((struct ucx *)transport, mem->reg);
     free(mem);
 }
@@ -254,6 +288,23 @@ const struct bt_tmem *bt_ucx_mem_of(const struct ucx *ucx, uint64_t key)
 
 /* ---- keys ---- */
 
+/* Random, so that it is found nowhere else in memory. */
+static bool guard_make(struct bt_tmem *mem)
+{
+    return mem->guard != 0 || getrandom(&mem->guard, sizeof(mem->guard), 0) ==
+                                  (ssize_t)sizeof(mem->guard);
+}
+
+static uint64_t check_of(const struct key_header *header) /* FNV-1a */
+{
+    const uint8_t *bytes = (const uint8_t *)header;
+    uint64_t hash = 14695981039346656037u;
+
+    for (size_t i = 0; i < offsetof(struct key_header, check); i++)
+        hash = (hash ^ bytes[i]) * 1099511628211u;
+    return hash;
+}
+
 enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
                                struct bt_tmem *mem, uint8_t *out, size_t size,
                                uint16_t *used_out)
@@ -261,10 +312,9 @@ enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
     struct ucx *ucx = (struct ucx *)transport;
     struct key_header header = {.base = mem->address, .bytes = mem->bytes};
     void *packed = NULL;
-    size_t head = KEY_BYTES, more = 0;
+    size_t head = sizeof(header), more = 0;
 
     if (ucx->kind.rma) {
-        head = sizeof(header);
         if (ucp_rkey_pack(ucx->context, mem->reg->memh, &packed, &more) !=
             UCS_OK)
             return BT_IO;
@@ -277,6 +327,11 @@ enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
     if (mem->key == 0)
         mem->key = ++ucx->next_key;
     header.key = mem->key;
+    if (ucx->kind.near && guard_make(mem)) {
+        header.guard = mem->guard;
+        header.guard_at = (uintptr_t)&mem->guard;
+    }
+    header.check = check_of(&header);
     memcpy(out, &header, head);
     if (packed != NULL) {
         memcpy(out + head, packed, more);
@@ -305,7 +360,7 @@ enum bt_status bt_ucx_key_open(struct bt_tconn *base, const uint8_t *bytes,
 {
     struct conn *conn = (struct conn *)base;
     bool rma = conn->ucx->kind.rma;
-    size_t head = rma ? sizeof(struct key_header) : KEY_BYTES;
+    size_t head = sizeof(struct key_header);
     struct key_header header = {0};
     struct bt_tkey *key;
     enum bt_status status;
@@ -313,7 +368,8 @@ enum bt_status bt_ucx_key_open(struct bt_tconn *base, const uint8_t *bytes,
     if (size < head || (size > head) != rma || size - head > RKEY_READ_MAX / 2)
         return BT_INVALID;
     memcpy(&header, bytes, head);
-    if (header.bytes > UINT64_MAX - header.base)
+    if (header.check != check_of(&header) ||
+        header.bytes > UINT64_MAX - header.base)
         return BT_INVALID;
     key = calloc(1, sizeof(*key));
     if (key == NULL)
@@ -321,6 +377,10 @@ enum bt_status bt_ucx_key_open(struct bt_tconn *base, const uint8_t *bytes,
     key->key = header.key;
     key->base = header.base;
     key->bytes = header.bytes;
+    key->guard = header.guard;
+    key->guard_at = header.guard_at;
+    if (key->guard_at != 0)
+        bt_ucx_near_ask(conn);
     if (rma) {
         status = rkey_open(conn->ep, bytes + head, size - head, &key->rkey);
         if (status != BT_OK) {

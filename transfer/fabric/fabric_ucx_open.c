@@ -3,6 +3,7 @@
  * rail->transports. Decides which UCX options we set and why; the environment
  * (UCX_*) wins over our defaults, a rail's own settings over both. */
 #include "fabric_ucx.h"
+#include "memlock.h"
 #include "transport_open.h"
 
 #include <stdio.h>
@@ -38,16 +39,16 @@ static void set(ucp_config_t *config, const char *env_name, const char *name,
 
 static const struct {
     const char *name;
-    bool tcp, shm, rdma, ud;
+    bool tcp, shm, rdma, ud, near;
 } names[] = {
     {"tcp", .tcp = true},
-    {"cma", .tcp = false},
+    {"cma", .near = true},
     {"posix", .shm = true},
     {"sysv", .shm = true},
     {"xpmem", .shm = true},
     {"mm", .shm = true},
-    {"shm", .shm = true},
-    {"sm", .shm = true},
+    {"shm", .shm = true, .near = true},
+    {"sm", .shm = true, .near = true},
     {"rc", .rdma = true, .ud = true},
     {"rc_v", .rdma = true},
     {"rc_verbs", .rdma = true},
@@ -83,6 +84,7 @@ struct bt_ucx_kind bt_ucx_classify(const char *transports)
             kind.shm |= names[i].shm;
             kind.rdma |= names[i].rdma;
             kind.ud |= names[i].ud;
+            kind.near |= names[i].near;
             break;
         }
         other |= i == sizeof(names) / sizeof(names[0]) &&
@@ -90,6 +92,7 @@ struct bt_ucx_kind bt_ucx_classify(const char *transports)
         at += size + (at[size] == ',');
     }
     kind.rma = kind.rdma && !kind.tcp && !kind.shm && !other;
+    kind.near &= !kind.rma;
     if (kind.shm && !kind.rdma)
         kind.eager_bytes = SEG_SHM - HEAD_SHM;
     else
@@ -263,9 +266,10 @@ static const struct {
     unsigned int id;
     ucp_am_recv_callback_t fn;
 } handlers[] = {
-    {AM_FRAME, bt_ucx_on_message}, {AM_READ, bt_ucx_on_read},
-    {AM_DATA, bt_ucx_on_data},     {AM_WRITE, bt_ucx_on_write},
-    {AM_FILL, bt_ucx_on_fill},     {AM_DONE, bt_ucx_on_done},
+    {AM_FRAME, bt_ucx_on_message},     {AM_READ, bt_ucx_on_read},
+    {AM_DATA, bt_ucx_on_data},         {AM_WRITE, bt_ucx_on_write},
+    {AM_FILL, bt_ucx_on_fill},         {AM_DONE, bt_ucx_on_done},
+    {AM_NEAR_ASK, bt_ucx_on_near_ask}, {AM_NEAR, bt_ucx_on_near},
 };
 
 static ucs_status_t open_worker(struct ucx *ucx, int *fd_out)
@@ -290,8 +294,21 @@ static ucs_status_t open_worker(struct ucx *ucx, int *fd_out)
     return status;
 }
 
-static enum bt_status opened_not(ucs_status_t status)
+/* With RDMA a worker registers buffers: where that failed, the limit counts. */
+static enum bt_status opened_not(const char *device, const char *transports,
+                                 const char *step, ucs_status_t status,
+                                 char *error_out, size_t error_size)
 {
+    char limit[80] = "";
+
+    if (bt_ucx_classify(transports).rdma &&
+        (status == UCS_ERR_IO_ERROR || status == UCS_ERR_NO_MEMORY))
+        bt_memlock_text(limit, sizeof(limit));
+    snprintf(error_out, error_size, "ucx: %.32s, device %.32s: %s: %.32s%s",
+             transports, device != NULL ? device : "any", step,
+             ucs_status_string(status), limit);
+    if (limit[0] != '\0')
+        return BT_LIMIT;
     if (status == UCS_ERR_NO_MEMORY)
         return BT_NO_MEMORY;
     if (status == UCS_ERR_INVALID_PARAM)
@@ -309,7 +326,7 @@ enum bt_status bt_transport_ucx_open(struct ev_loop *loop,
     struct ucx *ucx = calloc(1, sizeof(*ucx));
     ucs_status_t status = UCS_ERR_NO_MEMORY;
     const char *step = "memory";
-    char transports[TLS_MAX];
+    char transports[TLS_MAX] = "";
     int fd;
 
     if (ucx == NULL)
@@ -318,17 +335,24 @@ enum bt_status bt_transport_ucx_open(struct ev_loop *loop,
     status = UCS_ERR_INVALID_PARAM;
     if (!transports_of(rail, transports, sizeof(transports)))
         goto undo_alloc;
+    step = "the rail's address";
+    if (rail->address != NULL && bt_fabric_address(rail->address, 0, &ucx->from,
+                                                   &ucx->from_size) != BT_OK)
+        goto undo_alloc;
     ucx->kind = bt_ucx_classify(transports);
     ucx->base.ops = ucx->kind.rma ? &bt_ucx_rma_ops : &bt_ucx_ops;
     ucx->loop = loop;
     ucx->last = &ucx->first;
     LIST_INIT(&ucx->conns);
+    LIST_INIT(&ucx->listeners);
     bt_ucx_mem_init(ucx);
+    if (ucx->kind.rdma)
+        (void)bt_memlock_raise();
     step = "ucp_init";
     status = open_context(ucx, rail, transports);
     if (status != UCS_OK)
-        goto undo_alloc;
-    step = "no such transport on this device";
+        goto undo_mem;
+    step = "cannot reach a peer";
     status = UCS_ERR_NO_DEVICE;
     if (!is_usable(ucx, rail))
         goto undo_context;
@@ -340,13 +364,13 @@ enum bt_status bt_transport_ucx_open(struct ev_loop *loop,
     *out = &ucx->base;
     return BT_OK;
 
-undo_context:
-    bt_ucx_mem_fini(ucx);
+undo_context: /* nothing is registered yet */
     ucp_cleanup(ucx->context);
+undo_mem:
+    bt_ucx_mem_fini(ucx);
 undo_alloc:
     free(ucx);
 failed:
-    snprintf(error_out, error_size, "ucx: %s: %s", step,
-             ucs_status_string(status));
-    return opened_not(status);
+    return opened_not(rail->device, transports, step, status, error_out,
+                      error_size);
 }

@@ -137,7 +137,7 @@ void bt_ucx_rma_end(struct conn *conn)
     }
 }
 
-static bool inside(const struct bt_tspan *span)
+bool bt_ucx_inside(const struct bt_tspan *span)
 {
     const struct bt_tkey *key = span->remote_key;
 
@@ -165,7 +165,7 @@ static void begin(struct bt_tconn *base, const struct bt_tspan *span,
         bt_ucx_op_ended(op, BT_CANCELLED);
         return;
     }
-    if (!inside(span)) {
+    if (!bt_ucx_inside(span)) {
         bt_ucx_op_ended(op, BT_PEER_ERROR);
         bt_ucx_fail(conn, BT_PEER_ERROR);
         return;

@@ -10,6 +10,7 @@
  * from turn() alone; device events come before completions, so that the cause
  * is known when work is flushed; a connection is freed by its last upcall. */
 #include "fabric_verbs.h"
+#include "memlock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -347,6 +348,20 @@ static void destroy(struct bt_transport *transport)
     free(verbs);
 }
 
+/* One way only: all connections of a rail go by its port. */
+static void describe(const struct bt_tconn *base, char *out, size_t size)
+{
+    const struct bt_verbs *verbs = ((const struct bt_verbs_conn *)base)->verbs;
+
+    snprintf(out, size, "rc_verbs/%s:%u", verbs->port.device,
+             verbs->port.number);
+}
+
+static void why(const struct bt_transport *transport, char *out, size_t size)
+{
+    snprintf(out, size, "%s", bt_verbs_text(transport));
+}
+
 static const struct bt_transport_ops verbs_ops = {
     .name = "verbs",
     .limits = {.pieces_max = 65536, .bytes_max = 1ull << 30, .put = true},
@@ -366,6 +381,8 @@ static const struct bt_transport_ops verbs_ops = {
     .sent = bt_verbs_sent,
     .get = bt_verbs_get,
     .put = bt_verbs_put,
+    .describe = describe,
+    .why = why,
 };
 
 static enum bt_status refuse(char *error_out, size_t error_size,
@@ -385,7 +402,7 @@ enum bt_status bt_transport_verbs_open(struct ev_loop *loop,
                                        struct bt_transport **out,
                                        char *error_out, size_t error_size)
 {
-    static const struct bt_rail_config any = {.gid_index = -1};
+    static const struct bt_rail_config any = {0};
     struct bt_verbs *verbs = calloc(1, sizeof(*verbs));
     enum bt_status status;
 
@@ -394,7 +411,7 @@ enum bt_status bt_transport_verbs_open(struct ev_loop *loop,
     *verbs = (struct bt_verbs){.base.ops = &verbs_ops, .loop = loop};
     verbs->last = &verbs->first;
     TAILQ_INIT(&verbs->work);
-    bt_verbs_raise_memlock();
+    (void)bt_memlock_raise();
     status = bt_verbs_port_open(&verbs->port, rail != NULL ? rail : &any,
                                 error_out, error_size);
     if (status != BT_OK)

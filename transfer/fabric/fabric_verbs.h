@@ -176,9 +176,14 @@ struct bt_tlisten {
     bt_taccept_fn accept;
     void *arg;
 };
+/* Only memory whose key was packed has remote rights. */
 struct bt_tmem {
     LIST_ENTRY(bt_tmem) entry;
-    struct ibv_mr *mr;
+    void *address;
+    size_t bytes;
+    struct ibv_mr *local;    /* NULL: `exported` serves both */
+    struct ibv_mr *exported; /* NULL: no key was packed */
+    bool is_used;            /* gets or puts were given the local one */
 };
 struct bt_tkey {
     uint32_t rkey;
@@ -254,8 +259,6 @@ enum ibv_mtu bt_verbs_mtu_code(uint16_t bytes);
 uint16_t bt_verbs_mtu_bytes(enum ibv_mtu code);
 
 /* ---- fabric_verbs_mem.c ---- */
-/* Soft limit of locked memory up to the hard one. */
-void bt_verbs_raise_memlock(void);
 /* Segment of message buffers for a connection; BT_LIMIT, BT_NO_MEMORY. */
 enum bt_status bt_verbs_segment_take(struct bt_verbs_conn *conn);
 void bt_verbs_segment_give(struct bt_verbs_conn *conn);
@@ -266,6 +269,9 @@ bool bt_verbs_inside(uint64_t base, uint64_t size, uint64_t address,
 enum bt_status bt_verbs_map(struct bt_transport *transport, void *address,
                             size_t bytes, struct bt_tmem **out);
 void bt_verbs_unmap(struct bt_transport *transport, struct bt_tmem *mem);
+/* What work requests of ours name it by; NULL: it was lost (no room to lock it
+ * again, see bt_verbs_key_pack). */
+const struct ibv_mr *bt_verbs_mr(const struct bt_tmem *mem);
 enum bt_status bt_verbs_key_pack(struct bt_transport *transport,
                                  struct bt_tmem *mem, uint8_t *out, size_t size,
                                  uint16_t *used_out);

@@ -1,45 +1,29 @@
-/* Memory of the verbs transport: one registration per map, keys, and the slabs
- * of message buffers. Decides what a peer gets to know of a registration and
- * how the limit of locked memory is met (field-failures E07, E08). Leaves to
- * the queue pair when a peer may use a key at all. Invariants: a key is opened
- * only if its range does not wrap; few large registrations: eight connections
- * share one slab. */
+/* Memory of the verbs transport: registrations, keys, and the slabs of message
+ * buffers. Decides what a peer gets to know of a registration and how the limit
+ * of locked memory is met (field-failures E07, E08). Leaves to the queue pair
+ * when a peer may use a key at all. Invariants: memory has remote rights only
+ * once its key was packed; a key is opened only if its range does not wrap; few
+ * large registrations: eight connections share one slab. */
 #include "fabric_verbs.h"
+#include "memlock.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define KEY_BYTES   24u
 #define CHECK_BYTES 20u /* what the check covers */
 
 /* ---- the limit of locked memory ---- */
 
-void bt_verbs_raise_memlock(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
-        limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_MEMLOCK, &limit);
-}
-
 static enum bt_status refused(struct bt_verbs *verbs, size_t bytes, int error)
 {
-    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    char limit[80] = "";
 
-    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
-    if ((error == ENOMEM || error == EAGAIN) && limit.rlim_cur < RLIM_INFINITY)
-        bt_verbs_say(verbs,
-                     "%zu bytes cannot be locked: the limit of locked memory "
-                     "is %llu bytes; raise it (ulimit -l, LimitMEMLOCK=)",
-                     bytes, (unsigned long long)limit.rlim_cur);
-    else
-        bt_verbs_say(verbs, "registration of %zu bytes: %s", bytes,
-                     strerror(error));
+    if (error == ENOMEM || error == EAGAIN)
+        bt_memlock_text(limit, sizeof(limit));
+    bt_verbs_say(verbs, "%zu bytes cannot be registered%s (%s)", bytes, limit,
+                 strerror(error));
     return error == ENOMEM || error == EAGAIN || error == ENOSPC ||
                    error == EMFILE
                ? BT_LIMIT
@@ -54,7 +38,8 @@ static struct ibv_mr *pin(struct bt_verbs *verbs, void *address, size_t bytes,
 
     if (mr != NULL || (errno != ENOMEM && errno != EAGAIN))
         return mr;
-    bt_verbs_raise_memlock();
+    if (!bt_memlock_raise())
+        return NULL;
     return ibv_reg_mr(verbs->pd, address, bytes, access);
 }
 
@@ -135,8 +120,13 @@ void bt_verbs_slabs_free(struct bt_verbs *verbs)
 
 /* ---- the owner's memory ---- */
 
-/* Remote rights are in every registration, but a queue pair lets a peer use
- * them only after allow(), and keys go only where they are packed for. */
+static struct ibv_mr *pin_mem(struct bt_verbs *verbs, const struct bt_tmem *mem,
+                              int rights)
+{
+    return pin(verbs, mem->address, mem->bytes,
+               IBV_ACCESS_LOCAL_WRITE | rights);
+}
+
 enum bt_status bt_verbs_map(struct bt_transport *transport, void *address,
                             size_t bytes, struct bt_tmem **out)
 {
@@ -145,10 +135,9 @@ enum bt_status bt_verbs_map(struct bt_transport *transport, void *address,
 
     if (mem == NULL)
         return BT_NO_MEMORY;
-    mem->mr = pin(verbs, address, bytes,
-                  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-                      IBV_ACCESS_REMOTE_WRITE);
-    if (mem->mr == NULL) {
+    *mem = (struct bt_tmem){.address = address, .bytes = bytes};
+    mem->local = pin_mem(verbs, mem, 0);
+    if (mem->local == NULL) {
         free(mem);
         return refused(verbs, bytes, errno);
     }
@@ -157,12 +146,41 @@ enum bt_status bt_verbs_map(struct bt_transport *transport, void *address,
     return BT_OK;
 }
 
+static void unpin(struct ibv_mr **mr)
+{
+    if (*mr != NULL)
+        (void)ibv_dereg_mr(*mr);
+    *mr = NULL;
+}
+
 void bt_verbs_unmap(struct bt_transport *transport, struct bt_tmem *mem)
 {
     (void)transport;
     LIST_REMOVE(mem, entry);
-    (void)ibv_dereg_mr(mem->mr);
+    unpin(&mem->exported);
+    unpin(&mem->local);
     free(mem);
+}
+
+const struct ibv_mr *bt_verbs_mr(const struct bt_tmem *mem)
+{
+    return mem->local != NULL ? mem->local : mem->exported;
+}
+
+/* A registration with remote rights takes the place of the local one, so that
+ * the memory is locked once; beside it only when requests under way may name
+ * that. Rights cannot be added to one: not every device can change them. */
+static enum bt_status export(struct bt_verbs *verbs, struct bt_tmem *mem) {
+    enum bt_status status;
+
+    if (mem->exported != NULL) return BT_OK;
+    if (!mem->is_used) unpin(&mem->local);
+    mem->exported = pin_mem(verbs, mem,
+                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+    if (mem->exported != NULL) return BT_OK;
+    status = refused(verbs, mem->bytes, errno);
+    if (mem->local == NULL) mem->local = pin_mem(verbs, mem, 0);
+    return status;
 }
 
 /* ---- keys: rkey 4, address 8, bytes 8, check 4, little endian ----
@@ -198,12 +216,16 @@ enum bt_status bt_verbs_key_pack(struct bt_transport *transport,
                                  struct bt_tmem *mem, uint8_t *out, size_t size,
                                  uint16_t *used_out)
 {
-    (void)transport;
+    enum bt_status status;
+
     if (size < KEY_BYTES)
         return BT_TOO_LARGE;
-    put_le(out, mem->mr->rkey, 4);
-    put_le(out + 4, (uintptr_t)mem->mr->addr, 8);
-    put_le(out + 12, mem->mr->length, 8);
+    status = export((struct bt_verbs *)transport, mem);
+    if (status != BT_OK)
+        return status;
+    put_le(out, mem->exported->rkey, 4);
+    put_le(out + 4, (uintptr_t)mem->address, 8);
+    put_le(out + 12, mem->bytes, 8);
     put_le(out + CHECK_BYTES, check_of(out), 4);
     *used_out = KEY_BYTES;
     return BT_OK;

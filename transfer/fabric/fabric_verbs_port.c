@@ -309,6 +309,20 @@ static void address_of_gid(struct bt_verbs_port *port, const struct bt_gid *gid)
         v6->sin6_scope_id = entry.ndev_ifindex;
 }
 
+/* "0".."255". */
+static bool index_of_text(const char *text, int *out)
+{
+    int index = 0;
+    size_t n = 0;
+
+    for (; text[n] >= '0' && text[n] <= '9' && n < 3; n++)
+        index = 10 * index + text[n] - '0';
+    if (n == 0 || text[n] != '\0' || index > UINT8_MAX)
+        return false;
+    *out = index;
+    return true;
+}
+
 static enum bt_status choose_gid(struct bt_verbs_port *port,
                                  const struct bt_rail_config *rail,
                                  const struct problem *p)
@@ -318,23 +332,25 @@ static enum bt_status choose_gid(struct bt_verbs_port *port,
 
     read_gids(port);
     by_address = port->has_address ? gid_of_address(port) : -1;
-    port->is_gid_fixed = rail->gid_index >= 0;
-    port->gid_index = rail->gid_index >= 0 ? rail->gid_index
-                      : port->has_address  ? by_address
-                                           : bt_gid_choose(&port->nic);
+    port->is_gid_fixed = rail->gid != NULL;
+    port->gid_index =
+        port->has_address ? by_address : bt_gid_choose(&port->nic);
+    if (rail->gid != NULL && !index_of_text(rail->gid, &port->gid_index))
+        return trouble(p, BT_INVALID, "verbs: GID \"%s\" is not an index",
+                       rail->gid);
     gid = gid_at(&port->nic, port->gid_index);
     if (gid == NULL && port->nic.link == BT_NIC_INFINIBAND &&
-        rail->gid_index < 0) {
+        rail->gid == NULL) {
         port->gid_index = -1; /* within a subnet LIDs do */
         return BT_OK;
     }
     if (gid == NULL)
         return trouble(p, BT_INVALID, "verbs: %s:%u has no GID %d",
                        port->device, port->number, port->gid_index);
-    if (rail->gid_index >= 0 && by_address >= 0 &&
+    if (rail->gid != NULL && by_address >= 0 &&
         memcmp(gid->raw, gid_at(&port->nic, by_address)->raw, 16) != 0)
         return trouble(p, BT_INVALID, "verbs: GID %d of %s:%u is not %s",
-                       rail->gid_index, port->device, port->number,
+                       port->gid_index, port->device, port->number,
                        rail->address);
     memcpy(port->gid.raw, gid->raw, sizeof(gid->raw));
     address_of_gid(port, gid);

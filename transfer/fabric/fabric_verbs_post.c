@@ -461,7 +461,7 @@ static uint32_t gather(struct bt_verbs *verbs, struct bt_tget *get,
         sge[wr->num_sge++] =
             (struct ibv_sge){.addr = (uintptr_t)piece->local + offset,
                              .length = take,
-                             .lkey = span->local_mem->mr->lkey};
+                             .lkey = bt_verbs_mr(span->local_mem)->lkey};
         bytes += take;
         offset += take;
         if (offset == piece->bytes) {
@@ -607,7 +607,7 @@ bool bt_verbs_sent(const struct bt_tconn *base)
 /* Both sides of every piece inside what was registered? */
 static bool span_fits(const struct bt_tspan *span)
 {
-    const struct ibv_mr *mr = span->local_mem->mr;
+    const struct bt_tmem *mem = span->local_mem;
     const struct bt_tkey *key = span->remote_key;
 
     for (uint32_t i = 0; i < span->count; i++) {
@@ -615,7 +615,7 @@ static bool span_fits(const struct bt_tspan *span)
 
         if (p->bytes == 0 ||
             !bt_verbs_inside(key->address, key->bytes, p->remote, p->bytes) ||
-            !bt_verbs_inside((uintptr_t)mr->addr, mr->length,
+            !bt_verbs_inside((uintptr_t)mem->address, mem->bytes,
                              (uintptr_t)p->local, p->bytes))
             return false;
     }
@@ -635,7 +635,8 @@ static void start(struct bt_tconn *base, const struct bt_tspan *span,
         get->status = BT_CANCELLED;
     else if (!span_fits(span))
         get->status = BT_INVALID;
-    else if (conn->gets_waiting == GETS_MAX)
+    else if (conn->gets_waiting == GETS_MAX ||
+             bt_verbs_mr(span->local_mem) == NULL)
         get->status = BT_LIMIT;
     if (get->status != BT_OK) {
         bool is_wrong = get->status == BT_INVALID;
@@ -645,6 +646,7 @@ static void start(struct bt_tconn *base, const struct bt_tspan *span,
             bt_verbs_fail(conn, BT_INVALID);
         return;
     }
+    span->local_mem->is_used = true;
     get->event.kind = (int)kind;
     if (conn->gets_last == NULL)
         LIST_INSERT_HEAD(&conn->gets, get, entry);

@@ -10,6 +10,7 @@
 #include "kv_source.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +164,7 @@ static void challenge(struct caller *caller, const struct bt_wire_frame *f)
     struct bt_wire_frame c = {.type = BT_WIRE_CHALLENGE};
 
     bt_fabric_random(caller->link.nonce, sizeof(caller->link.nonce));
-    bt_link_keyed(&caller->link, f->nonce, false);
+    bt_link_keyed(&caller->link, f, caller->link.nonce, false);
     memcpy(c.nonce, caller->link.nonce, sizeof(c.nonce));
     bt_seal_proof(&caller->link.seal, c.proof);
     caller->state = CALLER_CHALLENGED;
@@ -296,8 +297,33 @@ static void on_closed(void *arg)
     }
     caller->door->caller_count--;
     LIST_REMOVE(caller, entry);
+    explicit_bzero(&caller->link.seal, sizeof(caller->link.seal));
     free(caller->hello);
     free(caller);
+}
+
+static bool is_stranger(const struct caller *caller)
+{
+    return caller->state == CALLER_NEW || caller->state == CALLER_CHALLENGED ||
+           caller->state == CALLER_REFUSED;
+}
+
+/* Who connects and never greets cannot keep others out: the one that has been
+ * here longest makes room, and each goes when it has been silent for long. */
+static void limit_strangers(struct bt_door *door)
+{
+    struct caller *caller, *oldest = NULL;
+    size_t count = 0;
+
+    LIST_FOREACH(caller, &door->callers, entry)
+    {
+        if (!is_stranger(caller))
+            continue;
+        count++;
+        oldest = caller; /* new ones are put at the head */
+    }
+    if (count > BT_DOOR_STRANGERS)
+        bt_caller_close(oldest);
 }
 
 /* No events set: the transport closes the connection. */
@@ -323,6 +349,7 @@ static void on_accept(void *arg, struct bt_tconn *conn)
     door->caller_count++;
     conn->events = &events;
     conn->arg = caller;
+    limit_strangers(door);
 }
 
 /* ---- heartbeat ---- */
@@ -337,9 +364,10 @@ static void door_heartbeat(struct bt_door *door)
                                ? REFUSED_BEATS
                                : BT_FABRIC_SILENT_SINK;
 
-        caller->missed = caller->heard ? 0 : caller->missed + 1;
+        caller->missed =
+            caller->heard ? 0 : caller->missed + door->fabric->beat_weight;
         caller->heard = false;
-        if (caller->missed > max)
+        if (caller->missed > max * BT_FABRIC_BEAT)
             bt_caller_close(caller);
     }
 }
@@ -365,8 +393,25 @@ static void unlisten(struct bt_door *door)
     }
 }
 
+/* Why nothing could listen there, in an operator's words. */
+static enum bt_status listen_fault(const struct sockaddr_storage *where,
+                                   socklen_t size, enum bt_status status,
+                                   const char **step_out)
+{
+    int error = status == BT_IO ? bt_fabric_bind_error(where, size) : 0;
+
+    if (status == BT_EXISTS)
+        *step_out = "the port is taken";
+    if (error == EACCES)
+        *step_out = "no permission for this port";
+    if (error != EADDRNOTAVAIL)
+        return status;
+    *step_out = "not an address of this machine";
+    return BT_INVALID;
+}
+
 static enum bt_status listen_rail(struct bt_door *door, uint32_t i,
-                                  uint16_t port)
+                                  uint16_t port, const char **step_out)
 {
     struct bt_fabric_rail *own = &door->fabric->rails[i];
     struct bt_door_rail *rail = &door->rails[i];
@@ -384,9 +429,11 @@ static enum bt_status listen_rail(struct bt_door *door, uint32_t i,
         return status;
     rail->door = door;
     rail->rail = i;
-    return own->transport->ops->listen(
+    status = own->transport->ops->listen(
         own->transport, (struct sockaddr *)&where, size, on_accept, rail,
         &rail->port, &rail->listener);
+    return status == BT_OK ? status
+                           : listen_fault(&where, size, status, step_out);
 }
 
 static struct bt_door *door_find(struct bt_fabric *fabric, const char *address,
@@ -428,7 +475,7 @@ enum bt_status bt_door_get(struct bt_fabric *fabric, const char *address,
     LIST_INIT(&door->sources);
     LIST_INIT(&door->callers);
     for (uint32_t i = 0; i < fabric->rail_count; i++) {
-        status = listen_rail(door, i, i == 0 ? port : 0);
+        status = listen_rail(door, i, i == 0 ? port : 0, step_out);
         if (status != BT_OK) {
             unlisten(door);
             free(door);

@@ -5,6 +5,7 @@
  * before the source has proved it. */
 #include "kv_sink.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,9 +18,9 @@ static struct bt_fabric *fabric_of(const struct rail *rail)
 
 /* ---- greeting ---- */
 
-void bt_rail_hello(struct rail *rail)
+static struct bt_wire_frame hello_of(const struct rail *rail)
 {
-    struct peer *peer = rail->peer;
+    const struct peer *peer = rail->peer;
     struct bt_wire_frame f = {.type = BT_WIRE_HELLO,
                               .layout = peer->sink->config.layout,
                               .rail = (uint8_t)rail->index,
@@ -29,8 +30,16 @@ void bt_rail_hello(struct rail *rail)
     memcpy(f.region_name, peer->region_name, sizeof(f.region_name));
     if (fabric_of(rail)->has_key)
         f.flags = BT_WIRE_KEYED;
-    bt_fabric_random(rail->link.nonce, sizeof(rail->link.nonce));
     memcpy(f.nonce, rail->link.nonce, sizeof(f.nonce));
+    return f;
+}
+
+void bt_rail_hello(struct rail *rail)
+{
+    struct bt_wire_frame f;
+
+    bt_fabric_random(rail->link.nonce, sizeof(rail->link.nonce));
+    f = hello_of(rail);
     bt_link_send(&rail->link, &f);
 }
 
@@ -50,12 +59,13 @@ static void deny(struct rail *rail, const char *text)
 static void on_challenge(struct rail *rail, const struct bt_wire_frame *f)
 {
     struct bt_wire_frame prove = {.type = BT_WIRE_PROVE};
+    struct bt_wire_frame hello = hello_of(rail);
 
     if (!fabric_of(rail)->has_key) {
         deny(rail, "the source wants a key, the sink has none");
         return;
     }
-    bt_link_keyed(&rail->link, f->nonce, true);
+    bt_link_keyed(&rail->link, &hello, f->nonce, true);
     if (!bt_seal_proves(&rail->link.seal, f->proof)) {
         deny(rail, "wrong key");
         return;
@@ -63,6 +73,38 @@ static void on_challenge(struct rail *rail, const struct bt_wire_frame *f)
     bt_seal_proof(&rail->link.seal, prove.proof);
     bt_link_send(&rail->link, &prove);
     rail->link.sealed = true;
+}
+
+/* The leading half of two addresses: 2 bytes of IPv4, 6 of IPv6. */
+static bool near(const char *a, const char *b)
+{
+    struct sockaddr_storage x, y;
+    socklen_t size;
+
+    if (bt_fabric_address(a, 1, &x, &size) != BT_OK ||
+        bt_fabric_address(b, 1, &y, &size) != BT_OK ||
+        x.ss_family != y.ss_family)
+        return false;
+    if (x.ss_family == AF_INET)
+        return memcmp(&((struct sockaddr_in *)&x)->sin_addr,
+                      &((struct sockaddr_in *)&y)->sin_addr, 2) == 0;
+    return memcmp(&((struct sockaddr_in6 *)&x)->sin6_addr,
+                  &((struct sockaddr_in6 *)&y)->sin6_addr, 6) == 0;
+}
+
+/* A source that proved nothing must not have us connect anywhere: its further
+ * rails are near the address we were given, or near one of ours. */
+static bool may_go(const struct peer *peer, const char *address)
+{
+    const struct bt_fabric *fabric = peer->sink->fabric;
+
+    if (fabric->has_key || address[0] == 0 || near(address, peer->host))
+        return true;
+    for (uint32_t i = 0; i < fabric->rail_count; i++) {
+        if (near(address, fabric->rails[i].address))
+            return true;
+    }
+    return false;
 }
 
 static void learn(struct peer *peer, const struct bt_wire_frame *f)
@@ -75,6 +117,10 @@ static void learn(struct peer *peer, const struct bt_wire_frame *f)
     peer->remote_count = f->rail_count;
     memcpy(peer->remotes, f->rails, sizeof(peer->remotes));
     peer->is_known = true;
+    for (uint32_t i = 0; i < f->rail_count; i++) {
+        if (!may_go(peer, f->rails[i].address))
+            peer->remotes[i].port = 0;
+    }
 }
 
 static void on_welcome(struct rail *rail, const struct bt_wire_frame *f)
@@ -120,9 +166,12 @@ static struct bt_kv_pull *pull_find(struct peer *peer, uint64_t id)
     return NULL;
 }
 
-/* What a source may say; anything else is a plain refusal. */
-static enum bt_status refusal(uint32_t code)
+/* What a source may say; anything else is a plain refusal. Whoever has not
+ * proved the key cannot say what is true of blocks. */
+static enum bt_status refusal(const struct rail *rail, uint32_t code)
 {
+    if (fabric_of(rail)->has_key && !rail->link.sealed)
+        return code == BT_INCOMPATIBLE ? BT_INCOMPATIBLE : BT_REFUSED;
     if (code == BT_NOT_FOUND || code == BT_LEASE_EXPIRED ||
         code == BT_INCOMPATIBLE || code == BT_CHECKSUM)
         return (enum bt_status)code;
@@ -134,12 +183,12 @@ static void on_no(struct rail *rail, const struct bt_wire_frame *f)
     struct bt_kv_pull *pull;
 
     if (f->pull == 0) {
-        bt_rail_fail(rail, refusal(f->status), f->text, true);
+        bt_rail_fail(rail, refusal(rail, f->status), f->text, true);
         return;
     }
     pull = pull_find(rail->peer, f->pull);
     if (pull != NULL && pull->state == PULL_OPEN)
-        bt_pull_finish(pull, refusal(f->status), f->text);
+        bt_pull_finish(pull, refusal(rail, f->status), f->text);
 }
 
 static void on_grant(struct rail *rail, const struct bt_wire_frame *f)
@@ -158,9 +207,9 @@ static void greeting(struct rail *rail, const struct bt_wire_frame *f)
         on_challenge(rail, f);
     else if (f->type == BT_WIRE_WELCOME)
         on_welcome(rail, f);
-    else if (f->type == BT_WIRE_NO)
+    else if (f->type == BT_WIRE_NO && f->pull == 0)
         on_no(rail, f);
-    else
+    else /* pulls are for a greeted source to refuse */
         bt_rail_fail(rail, BT_REFUSED, "no greeting", true);
 }
 

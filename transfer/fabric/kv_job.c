@@ -41,6 +41,7 @@ static void job_free(struct job *job)
     TAILQ_REMOVE(&job->guest->jobs, job, entry);
     job->guest->job_count--;
     source->refs -= job->total;
+    job->guest->refs -= job->total;
     if (job->is_held && c->left != NULL)
         c->left(c->arg, job->request);
     free(job->refs);
@@ -271,6 +272,7 @@ static struct job *job_new(struct guest *guest, const struct bt_wire_frame *f)
     struct job *job;
 
     if (guest->job_count == BT_GUEST_JOBS_MAX ||
+        guest->refs + f->total > BT_GUEST_REFS_MAX ||
         source->refs + f->total > BT_SOURCE_REFS_MAX)
         return NULL;
     job = calloc(1, sizeof(*job));
@@ -290,6 +292,7 @@ static struct job *job_new(struct guest *guest, const struct bt_wire_frame *f)
     TAILQ_INSERT_TAIL(&guest->jobs, job, entry);
     guest->job_count++;
     source->refs += job->total;
+    guest->refs += job->total;
     return job;
 }
 

@@ -25,13 +25,25 @@ void bt_link_send(struct bt_link *link, const struct bt_wire_frame *frame)
     link->transport->ops->send(link->conn, bytes, used);
 }
 
-void bt_link_keyed(struct bt_link *link, const uint8_t *their_nonce,
-                   bool is_sink)
+/* A tag over the HELLO, by a key that only the two nonces and the shared key
+ * give, takes the place of the sink's nonce. Both ends encode what they sent or
+ * understood: a difference is a wrong key. */
+void bt_link_keyed(struct bt_link *link, const struct bt_wire_frame *hello,
+                   const uint8_t *source_nonce, bool is_sink)
 {
-    const uint8_t *sink = is_sink ? link->nonce : their_nonce;
-    const uint8_t *source = is_sink ? their_nonce : link->nonce;
+    const uint8_t *key = link->fabric->key;
+    uint8_t *bytes = link->fabric->scratch;
+    size_t room = sizeof(link->fabric->scratch), used = 0;
+    struct bt_seal over;
+    enum bt_status status = bt_wire_encode(hello, bytes, room, &used);
 
-    bt_seal_init(&link->seal, link->fabric->key, sink, source, is_sink);
+    assert(status == BT_OK);
+    bt_seal_init(&over, key, hello->nonce, source_nonce, true);
+    status = bt_seal_add(&over, bytes, used, room, &used);
+    assert(status == BT_OK);
+    (void)status;
+    bt_seal_init(&link->seal, key, bytes + used - BT_SEAL_NONCE, source_nonce,
+                 is_sink);
 }
 
 static enum bt_status unseal(struct bt_link *link, const void *bytes,

@@ -158,6 +158,7 @@ void bt_peer_rail_ready(struct rail *rail)
     struct peer *peer = rail->peer;
 
     peer->fails = 0;
+    peer->cause = BT_OK;
     if (peer->control == NULL)
         take_control(rail);
     for (uint32_t i = 0; i < rail_count(peer); i++) {
@@ -235,6 +236,7 @@ void bt_peer_want(struct peer *peer)
 
     if (peer->sink->closing || !bt_peer_is_down(peer) || spared(peer))
         return;
+    peer->cause = BT_OK;
     bt_fabric_random(&peer->session, sizeof(peer->session));
     for (uint32_t i = 0; i < rail_count(peer); i++) {
         is_out = bt_rail_connect(&peer->rails[i]) || is_out;
@@ -253,9 +255,10 @@ static void rail_heartbeat(struct rail *rail)
 
     if (rail->state != RAIL_READY)
         return;
-    rail->missed = rail->heard ? 0 : rail->missed + 1;
+    rail->missed =
+        rail->heard ? 0 : rail->missed + rail->peer->sink->fabric->beat_weight;
     rail->heard = false;
-    if (rail->missed >= BT_FABRIC_SILENT_SOURCE) {
+    if (rail->missed >= BT_FABRIC_SILENT_SOURCE * BT_FABRIC_BEAT) {
         bt_rail_fail(rail, BT_PEER_DEAD, "silent for five heartbeats", false);
         return;
     }

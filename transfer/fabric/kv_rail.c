@@ -43,6 +43,8 @@ static void tell(struct rail *rail, bool is_up, enum bt_status status,
 {
     struct peer *peer = rail->peer;
     const struct bt_kv_sink_config *c = &peer->sink->config;
+    const struct bt_transport_ops *ops = rail->link.transport->ops;
+    char carrier[128] = "";
     struct bt_kv_rail_event event = {
         .peer = peer->name,
         .host = peer->host,
@@ -50,17 +52,22 @@ static void tell(struct rail *rail, bool is_up, enum bt_status status,
         .rail = rail->index,
         .name = fabric_of(rail)->rails[rail->index].name,
         .is_up = is_up,
+        .is_first = is_up && !rail->is_told_up && !rail->is_told_down,
         .status = status,
         .detail = text,
+        .carrier = carrier,
     };
 
-    if (rail->is_told_down != is_up || peer->sink->closing)
+    if ((!event.is_first && rail->is_told_down != is_up) || peer->sink->closing)
         return;
-    rail->is_told_down = !is_up;
-    if (is_up)
+    if (is_up && rail->is_told_down)
         fabric_of(rail)->stats.rails_back++;
-    else
+    else if (!is_up)
         fabric_of(rail)->stats.rails_lost++;
+    rail->is_told_down = !is_up;
+    rail->is_told_up |= is_up;
+    if (is_up && ops->describe != NULL)
+        ops->describe(rail->link.conn, carrier, sizeof(carrier));
     if (c->rail != NULL)
         c->rail(c->arg, &event);
 }
@@ -78,13 +85,23 @@ void bt_rail_close(struct rail *rail)
     }
 }
 
+/* Why the peer will be dropped if none of the rails still tried gets through:
+ * what the first one met counts, not that later ones found no way there. */
+static void remember(struct peer *peer, enum bt_status status, const char *text)
+{
+    if (peer->cause != BT_OK)
+        return;
+    peer->cause = status;
+    snprintf(peer->cause_text, sizeof(peer->cause_text), "%s", text);
+}
+
 /* Our first rail may be the broken one: another of ours may get through to
  * the only address we know. */
-static bool try_next(struct rail *rail, bool final)
+static bool try_next(struct rail *rail)
 {
     struct peer *peer = rail->peer;
 
-    if (final || peer->is_known)
+    if (peer->is_known)
         return false;
     for (uint32_t i = rail->index + 1; i < fabric_of(rail)->rail_count; i++) {
         if (peer->rails[i].state == RAIL_DOWN &&
@@ -125,12 +142,16 @@ void bt_rail_fail(struct rail *rail, enum bt_status status, const char *text,
         bt_peer_rail_lost(rail);
     if (was_ready || peer->control != NULL)
         tell(rail, false, status, text);
+    if (peer->control == NULL)
+        remember(peer, status, text);
     if (peer->control != NULL)
         bt_gets_pump(peer);
     else if (bt_peer_has(peer, RAIL_GREETING))
         hurry(peer, was_ready);
-    else if (!try_next(rail, final))
+    else if (final)
         bt_peer_drop(peer, status, text);
+    else if (!try_next(rail))
+        bt_peer_drop(peer, peer->cause, peer->cause_text);
     if (was_ready)
         peer->fails = 0;
 }
@@ -157,6 +178,14 @@ static void on_failed(void *arg, enum bt_status status)
         bt_rail_fail(rail, BT_PEER_DEAD, bt_status_text(status), false);
 }
 
+/* The peer lives, or may: a rail of it that was lost waits its pause. Without
+ * one, gets that break every connection would have two rails bring each other
+ * back for ever. */
+static bool may_come_back(const struct peer *peer)
+{
+    return peer->control != NULL || bt_peer_has(peer, RAIL_GREETING);
+}
+
 static void on_closed(void *arg)
 {
     struct rail *rail = arg;
@@ -166,10 +195,11 @@ static void on_closed(void *arg)
         rail->link.transport->ops->key_close(rail->key);
     rail->key = NULL;
     rail->link.conn = NULL;
+    explicit_bzero(&rail->link.seal, sizeof(rail->link.seal));
     move(rail, RAIL_DOWN);
     if (peer->sink->closing)
         return;
-    if (peer->control != NULL)
+    if (may_come_back(peer))
         try_later(rail);
     else if (bt_peer_has_work(peer))
         bt_peer_want(peer);
@@ -181,7 +211,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
     (void)loop;
     (void)revents;
-    if (rail->state == RAIL_DOWN && rail->peer->control != NULL)
+    if (rail->state == RAIL_DOWN && may_come_back(rail->peer))
         (void)bt_rail_connect(rail);
     else if (rail->state == RAIL_GREETING && rail->why != BT_OK)
         bt_rail_fail(rail, rail->why, rail->text, true);
@@ -204,6 +234,8 @@ static enum bt_status address_of(const struct rail *rail,
     if (remote == 0)
         return bt_fabric_address(peer->host, peer->port, out, size_out);
     r = &peer->remotes[remote - 1];
+    if (r->port == 0)
+        return BT_REFUSED;
     return bt_fabric_address(r->address[0] != 0 ? r->address : peer->host,
                              r->port, out, size_out);
 }

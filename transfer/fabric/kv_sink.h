@@ -72,7 +72,7 @@ struct rail {
     enum rail_state state;
     struct bt_link link;
     struct bt_tkey *key;
-    bool heard, is_told_down;
+    bool heard, is_told_down, is_told_up;
     unsigned int missed, fails;
     uint64_t bytes_out;
     int64_t ready_ns;
@@ -96,16 +96,18 @@ struct peer {
     uint32_t block_count;
     bool is_known; /* its rails are, from a WELCOME */
     uint8_t remote_count;
-    struct bt_wire_rail remotes[BT_RAILS_MAX - 1];
-    struct rail *control; /* ready; NULL: none is */
-    struct bt_lane *rule; /* of its name; NULL: none */
-    unsigned int refs;    /* pulls that are not reported yet */
-    uint64_t todo;        /* bytes of fetching pulls not yet asked for */
-    int64_t used_ns;      /* last pull or note */
-    unsigned int fails;   /* in a row: no rail got ready */
-    int64_t spare_ns;     /* not tried before */
+    struct bt_wire_rail remotes[BT_RAILS_MAX - 1]; /* port 0: not to be used */
+    struct rail *control;                          /* ready; NULL: none is */
+    struct bt_lane *rule;                          /* of its name; NULL: none */
+    unsigned int refs;  /* pulls that are not reported yet */
+    uint64_t todo;      /* bytes of fetching pulls not yet asked for */
+    int64_t used_ns;    /* last pull or note */
+    unsigned int fails; /* in a row: no rail got ready */
+    int64_t spare_ns;   /* not tried before */
     enum bt_status last_status;
     char last_text[128];
+    enum bt_status cause; /* of the drop that may come; OK: none yet */
+    char cause_text[128];
     TAILQ_HEAD(, bt_kv_pull) pulls;
     struct notes waiting, unconfirmed;
     unsigned int waiting_count, unconfirmed_count;

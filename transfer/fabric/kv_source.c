@@ -58,10 +58,11 @@ static enum bt_status source_open(struct bt_kv_source *source,
     size_t bytes = c->block_count * (size_t)c->layout.block_bytes;
     enum bt_status status;
 
-    *step_out = "register region";
     status = bt_fabric_map(fabric, c->region, bytes, source->mems);
-    if (status != BT_OK)
+    if (status != BT_OK) {
+        *step_out = bt_fabric_map_error(fabric);
         return status;
+    }
     *step_out = "pack key";
     status = pack_keys(source);
     if (status != BT_OK)
@@ -110,9 +111,9 @@ enum bt_status bt_kv_source_start(struct bt_fabric *fabric,
 undo_alloc:
     free(source);
 failed:
-    snprintf(error_out, error_size, "kv source %s port %u: %s: %s",
+    snprintf(error_out, error_size, "kv source %s port %u: %s (%s)",
              config->address != NULL ? config->address : "?",
-             (unsigned int)config->port, step, bt_status_text(status));
+             (unsigned int)config->port, step, bt_status_name(status));
     return status;
 }
 

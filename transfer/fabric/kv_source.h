@@ -12,9 +12,11 @@
 #include "fabric.h"
 
 #define BT_DOOR_CALLERS_MAX  1024u
+#define BT_DOOR_STRANGERS    128u /* of them, not greeted; the oldest goes */
 #define BT_SOURCE_GUESTS_MAX 512u
 #define BT_GUEST_JOBS_MAX    1024u
-#define BT_SOURCE_REFS_MAX   (1u << 22) /* in all jobs of a source */
+#define BT_SOURCE_REFS_MAX   (1u << 22) /* in all jobs of a source, */
+#define BT_GUEST_REFS_MAX    (1u << 21) /* and of one sink */
 
 struct bt_door;
 struct guest;
@@ -79,6 +81,7 @@ struct guest {
     struct bt_kv_source *source;
     uint64_t session;
     unsigned int job_count;
+    size_t refs;
     char name[BT_KV_NAME_MAX];
     LIST_HEAD(, caller) callers;
     TAILQ_HEAD(, job) jobs;

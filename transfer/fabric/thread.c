@@ -410,6 +410,10 @@ static enum bt_status start(struct thr *thr)
     thr->ops.name = thr->inner->ops->name;
     thr->ops.limits = thr->inner->ops->limits;
     thr->ops.put = thr->ops.limits.put ? put : NULL;
+    if (thr->inner->ops->describe != NULL)
+        thr->ops.describe = bt_thr_describe;
+    if (thr->inner->ops->why != NULL)
+        thr->ops.why = bt_thr_why;
     thr->base.ops = &thr->ops;
     return BT_OK;
 }

@@ -177,6 +177,8 @@ void bt_thr_call(struct thr *thr, struct thr_call *call,
 enum bt_status bt_thr_map(struct bt_transport *transport, void *address,
                           size_t bytes, struct bt_tmem **out);
 void bt_thr_unmap(struct bt_transport *transport, struct bt_tmem *mem);
+void bt_thr_why(const struct bt_transport *transport, char *out, size_t size);
+void bt_thr_describe(const struct bt_tconn *base, char *out, size_t size);
 enum bt_status bt_thr_key_pack(struct bt_transport *transport,
                                struct bt_tmem *mem, uint8_t *out, size_t size,
                                uint16_t *used_out);

@@ -65,6 +65,45 @@ void bt_thr_unmap(struct bt_transport *transport, struct bt_tmem *mem)
     bt_thr_call((struct thr *)transport, &c.call, unmap_run);
 }
 
+/* ---- words ---- */
+
+struct text_call {
+    struct thr_call call;
+    const struct bt_tconn *inner;
+    char *out;
+    size_t size;
+};
+
+static void why_run(struct thr *thr, struct thr_call *call)
+{
+    struct text_call *c = (struct text_call *)call;
+
+    thr->inner->ops->why(thr->inner, c->out, c->size);
+}
+
+/* The table has const there; what is called does not change what it says. */
+void bt_thr_why(const struct bt_transport *transport, char *out, size_t size)
+{
+    struct text_call c = {.out = out, .size = size};
+
+    bt_thr_call((struct thr *)(uintptr_t)transport, &c.call, why_run);
+}
+
+static void describe_run(struct thr *thr, struct thr_call *call)
+{
+    struct text_call *c = (struct text_call *)call;
+
+    thr->inner->ops->describe(c->inner, c->out, c->size);
+}
+
+void bt_thr_describe(const struct bt_tconn *base, char *out, size_t size)
+{
+    const struct thr_conn *conn = (const struct thr_conn *)base;
+    struct text_call c = {.inner = conn->inner, .out = out, .size = size};
+
+    bt_thr_call(conn->thr, &c.call, describe_run);
+}
+
 /* ---- keys ---- */
 
 struct key_call {

@@ -98,8 +98,8 @@ struct bt_transport_ops {
      * orderly ends only: the loop does it otherwise. */
     bool (*turn)(struct bt_transport *transport);
 
-    /* BT_LIMIT: locked memory or registrations are used up (error text in the
-     * log of the transport's opener). */
+    /* BT_LIMIT: locked memory or registrations are used up; `why` has it in
+     * words. */
     enum bt_status (*map)(struct bt_transport *transport, void *address,
                           size_t bytes, struct bt_tmem **out);
     void (*unmap)(struct bt_transport *transport, struct bt_tmem *mem);
@@ -139,6 +139,9 @@ struct bt_transport_ops {
     /* In words, for logs: what carries this connection ("tcp/lo cma/memory").
      * "" when not known. NULL: nothing to say. */
     void (*describe)(const struct bt_tconn *conn, char *out, size_t size);
+    /* Why map failed last, in words with the figures; "" when it has not. NULL:
+     * nothing to say. */
+    void (*why)(const struct bt_transport *transport, char *out, size_t size);
 };
 
 #endif

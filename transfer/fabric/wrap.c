@@ -200,6 +200,11 @@ bool bt_wrap_sent(const struct bt_tconn *base)
     return inner_ops(base)->sent(inner_conn(base));
 }
 
+void bt_wrap_describe(const struct bt_tconn *base, char *out, size_t size)
+{
+    inner_ops(base)->describe(inner_conn(base), out, size);
+}
+
 /* ---- memory and gets ---- */
 
 enum bt_status bt_wrap_map(struct bt_transport *transport, void *address,
@@ -208,6 +213,13 @@ enum bt_status bt_wrap_map(struct bt_transport *transport, void *address,
     struct bt_transport *inner = ((struct wrap *)transport)->inner;
 
     return inner->ops->map(inner, address, bytes, out);
+}
+
+void bt_wrap_why(const struct bt_transport *transport, char *out, size_t size)
+{
+    const struct bt_transport *inner = ((const struct wrap *)transport)->inner;
+
+    inner->ops->why(inner, out, size);
 }
 
 void bt_wrap_unmap(struct bt_transport *transport, struct bt_tmem *mem)
@@ -304,6 +316,8 @@ void bt_wrap_init(struct wrap *wrap, struct bt_transport *inner,
         .close = bt_wrap_close,
         .send = bt_wrap_send,
         .sent = bt_wrap_sent,
+        .describe = inner->ops->describe != NULL ? bt_wrap_describe : NULL,
+        .why = inner->ops->why != NULL ? bt_wrap_why : NULL,
     };
     wrap->base.ops = &wrap->ops;
 }

@@ -57,6 +57,7 @@ void bt_wrap_fini(struct wrap *wrap);
 /* ---- calls ---- */
 enum bt_status bt_wrap_map(struct bt_transport *transport, void *address,
                            size_t bytes, struct bt_tmem **out);
+void bt_wrap_why(const struct bt_transport *transport, char *out, size_t size);
 void bt_wrap_unmap(struct bt_transport *transport, struct bt_tmem *mem);
 enum bt_status bt_wrap_key_pack(struct bt_transport *transport,
                                 struct bt_tmem *mem, uint8_t *out, size_t size,
@@ -75,6 +76,7 @@ void bt_wrap_allow(struct bt_tconn *base);
 void bt_wrap_close(struct bt_tconn *base);
 void bt_wrap_send(struct bt_tconn *base, const void *bytes, size_t size);
 bool bt_wrap_sent(const struct bt_tconn *base);
+void bt_wrap_describe(const struct bt_tconn *base, char *out, size_t size);
 bool bt_wrap_turn(struct bt_transport *transport);
 /* Make the record of a get or put. NULL: no memory, hand it to the inner
  * transport as it is (bt_wrap_plain). */

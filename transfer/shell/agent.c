@@ -658,6 +658,16 @@ size_t bt_agent_meters(struct bt_agent *agent, struct bt_fabric_meter *out,
     return n;
 }
 
+enum bt_status bt_agent_calibrate(struct bt_agent *agent,
+                                  const struct bt_agent_start *starts,
+                                  size_t count)
+{
+    pthread_mutex_lock(&agent->lock);
+    enum bt_status status = bt_paths_calibrate(&agent->paths, starts, count);
+    pthread_mutex_unlock(&agent->lock);
+    return status;
+}
+
 size_t bt_agent_paths(struct bt_agent *agent, struct bt_agent_path *out,
                       size_t max)
 {

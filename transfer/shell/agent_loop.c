@@ -49,18 +49,31 @@ void bt_agent_refresh(struct bt_agent *agent)
 static void on_rail(void *arg, const struct bt_kv_rail_event *rail)
 {
     struct bt_agent *agent = arg;
-    char detail[160];
+    struct bt_agent_event event = {.kind = BT_AGENT_RAIL};
+    bool has_carrier = rail->is_up && rail->carrier[0] != '\0';
 
-    if (rail->rail < BT_RAILS_MAX && !rail->is_up)
+    if (!rail->is_up)
         agent->rail_down[rail->rail]++;
-    else if (rail->rail < BT_RAILS_MAX && agent->rail_down[rail->rail] > 0)
+    else if (!rail->is_first && agent->rail_down[rail->rail] > 0)
         agent->rail_down[rail->rail]--;
-    snprintf(detail, sizeof(detail), "rail %.32s to %.63s:%u %s %s", rail->name,
-             rail->host, (unsigned int)rail->port,
-             rail->is_up ? "is up" : "is down:",
-             rail->is_up ? "" : bt_status_text(rail->status));
+    if (has_carrier) {
+        pthread_mutex_lock(&agent->lock);
+        bt_paths_carrier(&agent->paths, rail->host, rail->port, rail->rail,
+                         rail->carrier);
+        pthread_mutex_unlock(&agent->lock);
+    }
+    snprintf(event.peer, sizeof(event.peer), "%s", rail->peer);
+    snprintf(event.transport, sizeof(event.transport), "%.63s",
+             has_carrier ? rail->carrier : "");
+    snprintf(event.detail, sizeof(event.detail),
+             "rail %.24s to %.46s:%u %s%.63s", rail->name, rail->host,
+             (unsigned int)rail->port,
+             !rail->is_up  ? "is down: "
+             : has_carrier ? "is up by "
+                           : "is up",
+             rail->is_up ? event.transport : bt_status_text(rail->status));
     bt_agent_refresh(agent);
-    bt_agent_remark(agent, BT_AGENT_RAIL, rail->peer, detail);
+    (void)bt_agent_ring_push(&agent->events, &event);
 }
 
 static void arm(struct bt_agent *agent)
@@ -124,8 +137,11 @@ static enum bt_status region_open(struct agent_region *region, char *error_out,
 
     status = bt_kv_sink_create(agent->fabric, &sink, &region->sink);
     if (status != BT_OK) {
-        snprintf(error_out, error_size, "region %s: %s", region->name,
-                 bt_status_text(status));
+        const char *why = bt_fabric_map_error(agent->fabric);
+
+        snprintf(error_out, error_size, "region %.32s: %s", region->name,
+                 status == BT_LIMIT && why[0] != '\0' ? why
+                                                      : bt_status_text(status));
         return status;
     }
     if (agent->config.listen == NULL)

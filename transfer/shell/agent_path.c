@@ -44,6 +44,7 @@ void bt_paths_fini(struct bt_paths *paths)
 {
     struct bt_path *path;
 
+    free(paths->starts);
     while ((path = TAILQ_FIRST(&paths->list)) != NULL) {
         TAILQ_REMOVE(&paths->list, path, entry);
         free(path);
@@ -81,6 +82,53 @@ static struct bt_path *path_new(struct bt_paths *paths)
     return path;
 }
 
+static void start_model(struct bt_path *path, int64_t setup_ns, int64_t per_ns,
+                        double rate)
+{
+    uint64_t nominal = rate < 1      ? 1
+                       : rate > 1e15 ? 1000000000000000u
+                                     : (uint64_t)rate;
+
+    bt_transfer_calibration_init(&path->calibration, setup_ns, per_ns, nominal);
+    path->known = true;
+}
+
+/* What was measured of the way from there, if anything. */
+static void start_known(const struct bt_paths *paths, struct bt_path *path)
+{
+    for (size_t i = 0; i < paths->start_count; i++) {
+        const struct bt_agent_start *s = &paths->starts[i];
+
+        if (s->port == path->port && strcmp(s->host, path->host) == 0)
+            start_model(path, s->setup_ns, s->per_descriptor_ns,
+                        (double)s->rate_bytes_per_s);
+    }
+}
+
+enum bt_status bt_paths_calibrate(struct bt_paths *paths,
+                                  const struct bt_agent_start *starts,
+                                  size_t count)
+{
+    struct bt_agent_start *copy;
+
+    if (count > BT_PATHS_MAX)
+        return BT_LIMIT;
+    for (size_t i = 0; i < count; i++) {
+        if (starts[i].host[0] == '\0' || starts[i].rate_bytes_per_s == 0 ||
+            starts[i].setup_ns < 0 || starts[i].per_descriptor_ns < 0)
+            return BT_INVALID;
+    }
+    copy = calloc(count + 1, sizeof(*copy));
+    if (copy == NULL)
+        return BT_NO_MEMORY;
+    if (count > 0)
+        memcpy(copy, starts, count * sizeof(*copy));
+    free(paths->starts);
+    paths->starts = copy;
+    paths->start_count = count;
+    return BT_OK;
+}
+
 static struct bt_path *path_get(struct bt_paths *paths, const char *host,
                                 uint16_t port, const char *region)
 {
@@ -102,6 +150,7 @@ static struct bt_path *path_get(struct bt_paths *paths, const char *host,
     snprintf(path->region, sizeof(path->region), "%s", region);
     path->port = port;
     TAILQ_INSERT_TAIL(&paths->list, path, entry);
+    start_known(paths, path);
     return path;
 }
 
@@ -265,17 +314,6 @@ static void learn_followed(double *followed, double own, double least,
     *followed += FOLLOWED_WEIGHT * (seen - *followed);
 }
 
-static void start_model(struct bt_path *path, int64_t setup_ns, int64_t per_ns,
-                        double rate)
-{
-    uint64_t nominal = rate < 1      ? 1
-                       : rate > 1e15 ? 1000000000000000u
-                                     : (uint64_t)rate;
-
-    bt_transfer_calibration_init(&path->calibration, setup_ns, per_ns, nominal);
-    path->known = true;
-}
-
 /* The estimator keeps within bounds of its nominal rate; where nobody said
  * what that is, the first measurement did, and may have been a poor one. */
 static void rebase(const struct bt_paths *paths, struct bt_path *path,
@@ -359,6 +397,35 @@ void bt_paths_end(struct bt_paths *paths, struct bt_path_flow *flow,
 
 /* ---- report ---- */
 
+void bt_paths_carrier(struct bt_paths *paths, const char *host, uint16_t port,
+                      uint32_t rail, const char *carrier)
+{
+    struct bt_path *path;
+
+    TAILQ_FOREACH(path, &paths->list, entry)
+    {
+        if (path->port == port && strcmp(path->host, host) == 0)
+            snprintf(path->carriers[rail], sizeof(path->carriers[rail]), "%s",
+                     carrier);
+    }
+}
+
+/* Each once, in the order of the rails. */
+static void report_carriers(const struct bt_path *path, char *out, size_t size)
+{
+    size_t used = 0;
+
+    for (uint32_t i = 0; i < BT_RAILS_MAX; i++) {
+        const char *carrier = path->carriers[i];
+
+        if (carrier[0] == '\0' || strstr(out, carrier) != NULL ||
+            used + strlen(carrier) + 2 > size)
+            continue;
+        used += (size_t)snprintf(out + used, size - used, "%s%s",
+                                 used > 0 ? " " : "", carrier);
+    }
+}
+
 static int by_value(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
@@ -395,6 +462,7 @@ static void report_one(const struct bt_path *path, struct bt_agent_path *out)
     out->failed = path->failed;
     out->bytes = path->bytes;
     report_errors(path, out);
+    report_carriers(path, out->transport, sizeof(out->transport));
     if (!path->known)
         return;
     bt_transfer_model_get(&path->calibration, &out->setup_ns,

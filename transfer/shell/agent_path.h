@@ -22,6 +22,7 @@ struct bt_path {
     uint64_t pulls, failed, bytes;
     float errors[BT_PATH_ERRORS_MAX]; /* ring */
     uint64_t predicted;
+    char carriers[BT_RAILS_MAX][64]; /* "": not known */
 };
 
 /* One pull under way. */
@@ -43,10 +44,16 @@ struct bt_paths {
     uint32_t count;
     uint64_t ingress_bytes_per_s; /* of all rails together, 0: not known */
     double followed_path, followed_all; /* how often they are: 0..2, learned */
+    struct bt_agent_start *starts;      /* malloc'd */
+    size_t start_count;
 };
 
 void bt_paths_init(struct bt_paths *paths, uint64_t ingress_bytes_per_s);
 void bt_paths_fini(struct bt_paths *paths);
+/* As bt_agent_calibrate. */
+enum bt_status bt_paths_calibrate(struct bt_paths *paths,
+                                  const struct bt_agent_start *starts,
+                                  size_t count);
 /* A pull begins; fills the flow, its prediction included. region: the remote
  * one's name. Without room for the path nothing is predicted. */
 void bt_paths_begin(struct bt_paths *paths, struct bt_path_flow *flow,
@@ -56,6 +63,9 @@ void bt_paths_begin(struct bt_paths *paths, struct bt_path_flow *flow,
  * is set here. */
 void bt_paths_end(struct bt_paths *paths, struct bt_path_flow *flow,
                   struct bt_agent_event *event, int64_t now_ns);
+/* What carries this rail to that peer, all its regions. */
+void bt_paths_carrier(struct bt_paths *paths, const char *host, uint16_t port,
+                      uint32_t rail, const char *carrier);
 size_t bt_paths_report(const struct bt_paths *paths, struct bt_agent_path *out,
                        size_t max);
 

@@ -53,19 +53,19 @@ struct bt_cluster_spec {
      * namespace, which must reach them. No links then: serve is given a
      * topology file of the hosts. NULL: loopback. */
     const char *netbed;
-    uint32_t rails;                   /* of a bed's host, 1 or 2 */
-    int64_t setup_ns, descriptor_ns;  /* of a transfer there */
+    uint32_t rails;                  /* of a bed's host, 1 or 2 */
+    int64_t setup_ns, descriptor_ns; /* of a transfer there */
     const char *model;
     const char *compute; /* preset */
     double speedup;
     uint64_t seed; /* of the model's content and of serve */
     uint32_t kv_bytes_per_token, block_tokens, block_count, seqs_max;
-    const char *policy;              /* of serve */
-    const char *serve_extra;         /* more lines of YAML, NULL = none */
-    const char *const *engine_extra; /* more arguments, NULL-ended or NULL */
-    uint16_t port;                   /* of serve, 0 picks one */
+    const char *policy;                /* of serve */
+    const char *serve_extra;           /* more lines of YAML, NULL = none */
+    const char *const *engine_extra;   /* more arguments, NULL-ended or NULL */
+    uint16_t port;                     /* of serve, 0 picks one */
     uint16_t metrics_port, admin_port; /* likewise */
-    int64_t start_timeout_ns;        /* 0: 20 s */
+    int64_t start_timeout_ns;          /* 0: 20 s */
 };
 
 /* Start engines, wait for all of them, start serve, wait until it is ready and

@@ -48,8 +48,8 @@ struct bt_demo_class {
  * were placed once; transfers of at least 5 ms predicted. Errors are
  * (realised - predicted) / predicted. */
 struct bt_demo_prediction {
-    size_t count; /* 0: unknown, nothing else is filled */
-    double predicted_ms, realised_ms;       /* means */
+    size_t count;                     /* 0: unknown, nothing else is filled */
+    double predicted_ms, realised_ms; /* means */
     double error_median, error_p95, bias; /* |error|, |error|, median error */
 };
 /* One policy's row. */

@@ -17,7 +17,7 @@
 
 struct bt_micro_tier_options {
     const char *directory; /* files are made there, and deleted */
-    uint64_t bytes;        /* of each file and of each run; >= 64 MiB, a
+    uint64_t bytes;        /* of each file and of each run; >= 16 MiB, a
                               multiple of 2 MiB */
     uint64_t seed;         /* order of blocks */
     bool progress;         /* a line per row on standard error */

@@ -25,6 +25,8 @@ struct bt_agent_service;
 struct bt_agent_service_rail {
     const char *name, *address, *device; /* NULL: any */
 };
+struct bt_agent_start;
+
 struct bt_agent_service_config {
     const char *name;
     const char *address; /* of transfers, numeric */
@@ -38,6 +40,9 @@ struct bt_agent_service_config {
     const uint8_t *key; /* 32 bytes; NULL: none, loopback only */
     bool insecure;      /* listen beyond loopback without a key */
     bool require_rdma;  /* refuse to start when bytes would go by TCP */
+    uint32_t chunk_bytes, inflight_max;  /* as in bt_agent_config, 0: its own */
+    const struct bt_agent_start *starts; /* what a probe measured; NULL */
+    uint32_t start_count;                /* <= 256 */
     uint64_t probe_bytes;
     uint64_t host_pool_bytes; /* 0: no pool */
     const char *nvme_path;    /* NULL: no NVMe tier */

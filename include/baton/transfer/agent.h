@@ -154,7 +154,8 @@ enum bt_agent_event_kind {
     BT_AGENT_EXPIRED,   /* nobody came: blocks are back */
     BT_AGENT_WITHDRAWN, /* as asked: blocks are back */
     BT_AGENT_REFUSED,   /* a peer was refused: detail says why */
-    BT_AGENT_RAIL,      /* a rail went down or came back: detail */
+    BT_AGENT_RAIL,      /* a rail to a peer is there for the first time, went
+                           down or came back: detail, transport */
     BT_AGENT_ASKED,     /* a peer wants references of an KEYED region: id,
                            request_id, refs; bt_agent_answer */
     BT_AGENT_LEFT       /* that reader (id) has left: owner may reuse */
@@ -173,6 +174,7 @@ struct bt_agent_event {
     uint64_t estimate_ns;                               /* as given */
     uint64_t predicted_ns; /* the agent's own, from its calibration; 0: none */
     uint64_t rail_bytes[BT_RAILS_MAX];
+    char transport[64]; /* RAIL, up: what really carries it, "tcp/eth0" */
     uint32_t region;
     const uint64_t *refs; /* ASKED: the agent's, until the answer */
     uint32_t ref_count;
@@ -205,10 +207,25 @@ struct bt_agent_path {
     bool fallback_suspected;   /* ten times below what the rails should do */
     uint32_t predicted;        /* pulls in the two quantiles, <= 256 */
     double error_median, error_p95; /* |predicted - real| / real */
+    char transport[192]; /* what really carries its rails, "" if not known */
 };
 /* Oldest first; returns how many were written. */
 size_t bt_agent_paths(struct bt_agent *agent, struct bt_agent_path *out,
                       size_t max);
+
+/* What a probe measured of the way from one peer: the paths from there, to any
+ * region, start with it, instead of with nothing. Those that are known already
+ * stay as they are. At most 256, copied; replaces what was given before.
+ * BT_LIMIT; BT_INVALID: no host, a rate of 0, a negative time; BT_NO_MEMORY. */
+struct bt_agent_start {
+    char host[64];
+    uint16_t port;
+    int64_t setup_ns, per_descriptor_ns;
+    uint64_t rate_bytes_per_s;
+};
+enum bt_status bt_agent_calibrate(struct bt_agent *agent,
+                                  const struct bt_agent_start *starts,
+                                  size_t count);
 
 /* ---- dlopen ---- */
 

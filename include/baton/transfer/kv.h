@@ -20,6 +20,12 @@
  *   BEAT {request id}                ->    lease renewed
  *   PING                            <->    PONG   (own heartbeat, per rail)
  *
+ * With a key both ends prove it before anything else is heard, and every byte
+ * of HELLO is part of what is proved; all who hold it are trusted alike: each
+ * may read what a source exports and say DONE for any request. Without a key
+ * whoever can connect may; a sink then goes only to rails near the source's
+ * address, or near one of its own (16 bits of IPv4, 48 of IPv6).
+ *
  * All on one libev loop; nothing blocks. Every pull ends with exactly one
  * call-back within its deadline and two heartbeats.
  */
@@ -61,7 +67,8 @@ struct bt_rail_config {
     const char *transports;    /* UCX_TLS; NULL: "tcp,self" */
     uint64_t rate_bytes_per_s; /* what it should carry; 0: not known */
     /* verbs: */
-    int gid_index;         /* -1: chosen by kind, RoCE v2 over IPv4 first */
+    const char *gid;       /* its index in the port's table, "3"; NULL: chosen
+                              by kind, RoCE v2 over IPv4 first */
     uint16_t partition;    /* 0: the default key */
     uint8_t traffic_class; /* 0: default */
     uint16_t mtu;          /* 256..4096; 0: the port's */
@@ -90,6 +97,9 @@ enum bt_status bt_fabric_create(struct ev_loop *loop,
                                 struct bt_fabric **out, char *error_out,
                                 size_t error_size);
 uint32_t bt_fabric_rails(const struct bt_fabric *fabric);
+/* Which rail refused to register a region, and why, with the figures; "" if
+ * none has. Of the last failure; valid until the next one. */
+const char *bt_fabric_map_error(const struct bt_fabric *fabric);
 /* Counted since the fabric was made. */
 struct bt_fabric_stats {
     uint64_t frames_malformed; /* not a frame; connection closed */
@@ -180,15 +190,19 @@ void bt_kv_source_stop(struct bt_kv_source *source);
 
 /* ---- sink ---- */
 
-/* A rail to a source went down or came back; once per change. */
+/* A rail to a source is there for the first time, went down or came back; once
+ * per change. */
 struct bt_kv_rail_event {
     const char *peer, *host; /* name ("" if unknown), address */
     uint16_t port;
     uint32_t rail;    /* index in bt_fabric_config */
     const char *name; /* of the rail */
     bool is_up;
+    bool is_first;         /* up, and was never down */
     enum bt_status status; /* why it went down */
     const char *detail;
+    const char *carrier; /* up: what really carries it, "tcp/eth0" (E18); "" if
+                            the transport cannot say */
 };
 struct bt_kv_sink_config {
     const char *name;
