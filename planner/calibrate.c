@@ -350,6 +350,7 @@ void bt_link_calibration_init(struct bt_link_calibration *c,
     for (size_t i = 0; i < BT_LINK_WINDOW; i++)
         c->seen[i] = (double)nominal_bytes_per_s;
     c->told = (double)nominal_bytes_per_s;
+    c->doubt = 1;
 }
 
 static double link_rate(const struct bt_link_calibration *c)
@@ -359,6 +360,8 @@ static double link_rate(const struct bt_link_calibration *c)
 
     for (size_t i = 0; i < BT_LINK_WINDOW; i++)
         best = fmax(best, c->seen[i]);
+    if (c->doubt > 1 && best < nominal)
+        best = fmin(best * c->doubt, nominal);
     return fmin(fmax(best, LINK_RATE_MIN * nominal), LINK_RATE_MAX * nominal);
 }
 
@@ -372,12 +375,31 @@ bool bt_link_observe(struct bt_link_calibration *c, uint64_t bytes,
     c->seen[c->at] = ((double)bytes + (double)own_bytes) * (double)BT_NS_PER_S /
                      (double)ns_without_setup;
     c->at = (c->at + 1) % BT_LINK_WINDOW;
+    c->fresh = true;
+    c->doubt = 1;
     if (c->count < BT_LINK_WINDOW)
         c->count++;
     rate = link_rate(c);
     if (fabs(rate - c->told) <= LINK_MOVED * c->told)
         return false;
     c->told = rate;
+    return true;
+}
+
+bool bt_link_age(struct bt_link_calibration *c, int64_t now_ns)
+{
+    double nominal = (double)c->nominal_bytes_per_s;
+
+    if (c->fresh || link_rate(c) >= nominal * (1 - LINK_MOVED)) {
+        c->fresh = false;
+        c->rested_ns = now_ns;
+        return false;
+    }
+    if (now_ns - c->rested_ns < BT_LINK_AGE_NS)
+        return false;
+    c->rested_ns = now_ns;
+    c->doubt *= 2;
+    c->told = link_rate(c);
     return true;
 }
 

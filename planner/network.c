@@ -46,7 +46,7 @@ size_t bt_network_bytes(const struct bt_network_limits *limits)
            bt_arena_need(l, sizeof(struct net_memo)) +
            bt_arena_need(1 + f * BT_PATH_LINKS_MAX, sizeof(struct net_node)) +
            bt_arena_need(f, sizeof(struct net_flow)) + 2 * fluid_bytes(f + 1) +
-           bt_arena_need(f, sizeof(uint32_t)) +
+           2 * bt_arena_need(f, sizeof(uint32_t)) +
            4 * bt_arena_need(l, sizeof(double)) +
            bt_arena_need(1, bt_maxmin_scratch(f + 1, l));
 }
@@ -62,6 +62,7 @@ static bool take_memory(struct bt_network *net, struct bt_arena *arena)
                                sizeof(struct net_node));
     net->flows = bt_arena_take(arena, f, sizeof(*net->flows));
     net->planned = bt_arena_take(arena, f, sizeof(*net->planned));
+    net->finished = bt_arena_take(arena, f, sizeof(*net->finished));
     net->rate = bt_arena_take(arena, l, sizeof(*net->rate));
     net->background = bt_arena_take(arena, l, sizeof(*net->background));
     net->capacity = bt_arena_take(arena, l, sizeof(*net->capacity));
@@ -70,7 +71,7 @@ static bool take_memory(struct bt_network *net, struct bt_arena *arena)
     return fluid_init(&net->running, arena, f + 1) &&
            fluid_init(&net->trial, arena, f + 1) && net->links != NULL &&
            net->memos != NULL && net->nodes != NULL && net->flows != NULL &&
-           net->planned != NULL && net->rate != NULL &&
+           net->planned != NULL && net->finished != NULL && net->rate != NULL &&
            net->background != NULL && net->capacity != NULL &&
            net->passed != NULL && net->scratch != NULL;
 }
@@ -331,6 +332,27 @@ static void unplan_flow(struct bt_network *net, uint32_t handle)
     net->flows[last].at = at;
 }
 
+static void finish_flow(struct bt_network *net, uint32_t handle, int64_t at_ns)
+{
+    struct net_flow *f = &net->flows[handle];
+
+    f->state = NET_FINISHED;
+    f->finished_ns = at_ns;
+    f->at = net->finished_count;
+    net->finished[net->finished_count++] = handle;
+    for (uint32_t k = 0; k < f->count; k++)
+        f->ended[k] = net->passed[f->links[k]];
+}
+
+static void unfinish_flow(struct bt_network *net, uint32_t handle)
+{
+    uint32_t at = net->flows[handle].at;
+    uint32_t last = net->finished[--net->finished_count];
+
+    net->finished[at] = last;
+    net->flows[last].at = at;
+}
+
 /* ---- rolling ---- */
 
 static bool start_due(struct bt_network *net, int64_t at_ns)
@@ -354,7 +376,8 @@ static bool start_due(struct bt_network *net, int64_t at_ns)
     return changed;
 }
 
-static bool drain(struct bt_network *net, double span_ns)
+/* The span ends at to_ns. */
+static bool drain(struct bt_network *net, double span_ns, int64_t to_ns)
 {
     struct net_fluid *run = &net->running;
     bool changed = false;
@@ -372,7 +395,7 @@ static bool drain(struct bt_network *net, double span_ns)
         }
         changed |= stop_flow(net, handle);
         unlist_flow(net, handle);
-        net->flows[handle].state = NET_FINISHED;
+        finish_flow(net, handle, to_ns);
     }
     return changed;
 }
@@ -400,7 +423,7 @@ static void roll(struct bt_network *net, double span)
 
         done = at + step >= span;
         step = done ? span - at : step;
-        changed = drain(net, step);
+        changed = drain(net, step, net->rolled_ns + (int64_t)(at + step));
         if (start <= step)
             changed |= start_due(net, net->next_start_ns);
         if (changed)
@@ -444,7 +467,7 @@ static bool enter(struct bt_network *net, uint32_t handle, int64_t now_ns)
     struct net_flow *f = &net->flows[handle];
 
     if (f->count == 0 || f->bytes <= 0) {
-        f->state = NET_FINISHED;
+        finish_flow(net, handle, now_ns);
         return false;
     }
     list_flow(net, handle);
@@ -465,8 +488,10 @@ static bool leave(struct bt_network *net, uint32_t handle)
     case NET_PLANNED:
         unplan_flow(net, handle);
         break;
-    case NET_FREE:
     case NET_FINISHED:
+        unfinish_flow(net, handle);
+        return false;
+    case NET_FREE:
         return false;
     }
     unlist_flow(net, handle);

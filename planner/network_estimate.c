@@ -343,18 +343,27 @@ static double moved_since_roll(const struct net_node *node, double since_ns)
     return moved < node->left ? moved : node->left;
 }
 
+/* Which of the flow's links it is; their number: none. */
+static uint32_t link_of(const struct net_flow *f, uint32_t link)
+{
+    uint32_t k = 0;
+
+    while (k < f->count && f->links[k] != link)
+        k++;
+    return k;
+}
+
 uint64_t bt_network_passed_beside(const struct bt_network *net, uint32_t handle,
                                   uint32_t link, int64_t now_ns)
 {
     struct look look = look_at(net, now_ns, now_ns, 0);
     const struct net_flow *f;
     double passed, own;
-    uint32_t k = 0, mine;
+    uint32_t k, mine;
 
     assert(handle < net->flows_max);
     f = &net->flows[handle];
-    while (k < f->count && f->links[k] != link)
-        k++;
+    k = link_of(f, link);
     if (k == f->count ||
         (f->state != NET_RUNNING && f->state != NET_FINISHED) || f->bytes <= 0)
         return 0;
@@ -367,4 +376,54 @@ uint64_t bt_network_passed_beside(const struct bt_network *net, uint32_t handle,
         own -= net->nodes[mine].left -
                moved_since_roll(&net->nodes[mine], look.since_ns);
     return passed > own ? (uint64_t)(passed - own + 0.5) : 0;
+}
+
+/* Of the flows that the model still has on the way. Of one that started before
+ * f, its present rate tells what it moved since. */
+static double unproven_running(const struct bt_network *net,
+                               const struct net_flow *f, uint32_t link,
+                               int64_t now_ns)
+{
+    double since = (double)(now_ns - net->rolled_ns), sum = 0;
+
+    for (uint32_t i = net->links[link].first; i != 0; i = net->nodes[i].next) {
+        const struct net_node *node = &net->nodes[i];
+        const struct net_flow *g = &net->flows[(i - 1) / BT_PATH_LINKS_MAX];
+        double moved = g->bytes - node->left + moved_since_roll(node, since);
+
+        if (g->state != NET_RUNNING)
+            continue;
+        if (g->start_ns < f->start_ns)
+            moved = fmin(moved, node->per_ns * (double)(now_ns - f->start_ns));
+        sum += moved;
+    }
+    return sum;
+}
+
+/* It took over half as long again as the model gave it. */
+static bool was_late(const struct net_flow *f, int64_t now_ns)
+{
+    return f->state == NET_FINISHED &&
+           now_ns - f->start_ns > (f->finished_ns - f->start_ns) * 3 / 2;
+}
+
+uint64_t bt_network_unproven_beside(const struct bt_network *net,
+                                    uint32_t handle, uint32_t link,
+                                    int64_t now_ns)
+{
+    const struct net_flow *f = &net->flows[handle];
+    uint32_t mine = link_of(f, link);
+    double sum = 0;
+
+    assert(handle < net->flows_max);
+    if (mine == f->count || !was_late(f, now_ns))
+        return 0;
+    for (uint32_t i = 0; i < net->finished_count; i++) {
+        const struct net_flow *g = &net->flows[net->finished[i]];
+        uint32_t k = link_of(g, link);
+
+        if (g != f && k < g->count)
+            sum += fmax(fmin(g->bytes, g->ended[k] - f->passed[mine]), 0);
+    }
+    return (uint64_t)(sum + unproven_running(net, f, link, now_ns) + 0.5);
 }

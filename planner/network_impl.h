@@ -45,11 +45,12 @@ struct net_flow {
     enum net_state state;
     uint32_t count;
     uint32_t links[BT_PATH_LINKS_MAX];
-    uint32_t at; /* in planned[] or in running */
-    int64_t start_ns;
+    uint32_t at;                   /* in planned[], running or finished[] */
+    int64_t start_ns, finished_ns; /* finished: by the model */
     double bytes;
     double cap_bytes_per_s;
     double passed[BT_PATH_LINKS_MAX]; /* by each link before its start */
+    double ended[BT_PATH_LINKS_MAX];  /* likewise before it had finished */
 };
 
 struct net_fluid {
@@ -75,6 +76,8 @@ struct bt_network {
     struct net_fluid trial; /* one more, for the exact estimate */
     uint32_t *planned;
     uint32_t planned_count;
+    uint32_t *finished; /* by the model, but not closed */
+    uint32_t finished_count;
     uint64_t *rate;     /* by link, in force */
     double *background; /* share of somebody else */
     double *capacity;   /* what is left of the rate */

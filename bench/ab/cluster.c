@@ -101,11 +101,14 @@ static enum bt_status start_engines(struct bt_cluster *c, int64_t timeout_ns,
     status = bt_wait(c->loop, engines_settled, c, timeout_ns);
     for (uint32_t i = 0; i < c->spec.engine_count; i++) {
         struct engine *e = &c->engines[i];
+        char address[32] = "127.0.0.1";
 
         if (c->spec.engines[i].url)
             continue;
+        if (c->spec.netbed)
+            netbed_address(i, 0, address, sizeof(address));
         if (!e->process.have_line ||
-            cluster_engine_ready(e, e->process.line) != BT_OK)
+            cluster_engine_ready(e, address, e->process.line) != BT_OK)
             return blame(c, &e->process, status ? status : BT_PEER_DEAD,
                          error_out, error_size);
     }
@@ -145,6 +148,14 @@ static enum bt_status start_serve(struct bt_cluster *c, int64_t timeout_ns,
 
     snprintf(c->config_path, sizeof(c->config_path), "%s/serve-%s.yaml",
              c->spec.directory, c->spec.policy);
+    if (c->spec.netbed) {
+        snprintf(log, sizeof(log), "%s/topology.yaml", c->spec.directory);
+        status = netbed_topology_write(c, log);
+        if (status != BT_OK) {
+            snprintf(error_out, error_size, "%s: %s", log, strerror(errno));
+            return status;
+        }
+    }
     status = cluster_config_write(c, c->config_path);
     if (status != BT_OK) {
         snprintf(error_out, error_size, "%s: %s", c->config_path,

@@ -8,8 +8,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-__attribute__((format(printf, 2, 3))) static void add(struct arguments *a,
-                                                      const char *format, ...)
+void arguments_add(struct arguments *a, const char *format, ...)
 {
     size_t room = sizeof(a->bytes) - a->used;
     va_list args;
@@ -39,10 +38,10 @@ static void add_links(struct arguments *a, const struct bt_cluster_spec *s,
 
         if (l->to != engine)
             continue;
-        add(a, "--pace");
-        add(a, "%s=%lluB/s:%s:%lldus", s->engines[l->from].name,
-            (unsigned long long)l->rate_bytes_per_s, l->link_class,
-            (long long)(l->setup_ns / 1000));
+        arguments_add(a, "--pace");
+        arguments_add(a, "%s=%lluB/s:%s:%lldus", s->engines[l->from].name,
+                      (unsigned long long)l->rate_bytes_per_s, l->link_class,
+                      (long long)(l->setup_ns / 1000));
     }
 }
 
@@ -53,34 +52,40 @@ void arguments_engine(struct arguments *a, const struct bt_cluster *cluster,
     const struct engine *e = &cluster->engines[engine];
 
     memset(a, 0, sizeof(*a));
-    add(a, "%s", cluster->program);
-    add(a, "engine");
-    add(a, "--name=%s", s->engines[engine].name);
-    add(a, "--role=%s", s->engines[engine].prefill ? "prefill" : "decode");
-    add(a, "--port=%u", e->http);
-    add(a, "--model=%s", s->model);
-    add(a, "--preset=%s", s->compute);
-    add(a, "--speedup=%g", s->speedup);
-    add(a, "--seed=%llu", (unsigned long long)s->seed);
-    add(a, "--kv-bytes-per-token=%u", s->kv_bytes_per_token);
-    add(a, "--block-size=%u", s->block_tokens);
-    add(a, "--num-gpu-blocks=%u", s->block_count);
-    add(a, "--max-num-seqs=%u", s->seqs_max);
+    if (s->netbed)
+        netbed_before(a, cluster, engine);
+    arguments_add(a, "%s", cluster->program);
+    arguments_add(a, "engine");
+    arguments_add(a, "--name=%s", s->engines[engine].name);
+    arguments_add(a, "--role=%s",
+                  s->engines[engine].prefill ? "prefill" : "decode");
+    arguments_add(a, "--port=%u", e->http);
+    arguments_add(a, "--model=%s", s->model);
+    arguments_add(a, "--preset=%s", s->compute);
+    arguments_add(a, "--speedup=%g", s->speedup);
+    arguments_add(a, "--seed=%llu", (unsigned long long)s->seed);
+    arguments_add(a, "--kv-bytes-per-token=%u", s->kv_bytes_per_token);
+    arguments_add(a, "--block-size=%u", s->block_tokens);
+    arguments_add(a, "--num-gpu-blocks=%u", s->block_count);
+    arguments_add(a, "--max-num-seqs=%u", s->seqs_max);
+    if (s->netbed)
+        netbed_after(a, cluster, engine);
+    else
+        add_links(a, s, engine);
     if (e->events[0])
-        add(a, "--events=%s", e->events);
+        arguments_add(a, "--events=%s", e->events);
     if (e->replay[0])
-        add(a, "--replay=%s", e->replay);
-    add_links(a, s, engine);
+        arguments_add(a, "--replay=%s", e->replay);
     for (size_t i = 0; s->engine_extra && s->engine_extra[i]; i++)
-        add(a, "%s", s->engine_extra[i]);
+        arguments_add(a, "%s", s->engine_extra[i]);
 }
 
 void arguments_serve(struct arguments *a, const struct bt_cluster *cluster)
 {
     memset(a, 0, sizeof(*a));
-    add(a, "%s", cluster->program);
-    add(a, "serve");
-    add(a, "--config=%s", cluster->config_path);
+    arguments_add(a, "%s", cluster->program);
+    arguments_add(a, "serve");
+    arguments_add(a, "--config=%s", cluster->config_path);
 }
 
 static void write_workers(FILE *to, const struct bt_cluster *cluster)
@@ -136,10 +141,13 @@ enum bt_status cluster_config_write(const struct bt_cluster *cluster,
             "tokenizer: bytes\n"
             "seed: %llu\n"
             "listen: {address: 127.0.0.1, port: %u}\n"
-            "metrics: {address: 127.0.0.1, port: 0}\n"
-            "admin: {address: 127.0.0.1, port: 0}\n"
+            "metrics: {address: 127.0.0.1, port: %u}\n"
+            "admin: {address: 127.0.0.1, port: %u}\n"
             "log: {level: info, format: text}\n",
-            s->policy, (unsigned long long)s->seed, s->port);
+            s->policy, (unsigned long long)s->seed, s->port, s->metrics_port,
+            s->admin_port);
+    if (s->netbed)
+        fprintf(to, "topology: \"%s/topology.yaml\"\n", s->directory);
     if (s->serve_extra)
         fprintf(to, "%s", s->serve_extra);
     fprintf(to,
@@ -167,7 +175,7 @@ static enum bt_status get_port(const struct bt_json *object, const char *name,
 
 /* An endpoint as text ("tcp://...") or as a port. */
 static void get_endpoint(const struct bt_json *object, const char *name,
-                         char *out, size_t size)
+                         const char *address, char *out, size_t size)
 {
     struct bt_json value;
     size_t bytes = 0;
@@ -175,7 +183,7 @@ static void get_endpoint(const struct bt_json *object, const char *name,
 
     out[0] = '\0';
     if (get_port(object, name, &port) == BT_OK)
-        snprintf(out, size, "tcp://127.0.0.1:%u", port);
+        snprintf(out, size, "tcp://%s:%u", address, port);
     else if (bt_json_member(object, name, &value, NULL) &&
              bt_json_string(&value, out, size - 1, &bytes) == BT_OK)
         out[bytes] = '\0';
@@ -189,7 +197,8 @@ static enum bt_status parse_line(const char *line, struct bt_json *object)
     return BT_OK;
 }
 
-enum bt_status cluster_engine_ready(struct engine *engine, const char *line)
+enum bt_status cluster_engine_ready(struct engine *engine, const char *address,
+                                    const char *line)
 {
     struct bt_json object;
 
@@ -197,10 +206,12 @@ enum bt_status cluster_engine_ready(struct engine *engine, const char *line)
         get_port(&object, "http", &engine->http) != BT_OK ||
         get_port(&object, "kv", &engine->kv) != BT_OK)
         return BT_INVALID;
-    snprintf(engine->url, sizeof(engine->url), "http://127.0.0.1:%u",
+    snprintf(engine->url, sizeof(engine->url), "http://%s:%u", address,
              engine->http);
-    get_endpoint(&object, "events", engine->events, sizeof(engine->events));
-    get_endpoint(&object, "replay", engine->replay, sizeof(engine->replay));
+    get_endpoint(&object, "events", address, engine->events,
+                 sizeof(engine->events));
+    get_endpoint(&object, "replay", address, engine->replay,
+                 sizeof(engine->replay));
     return BT_OK;
 }
 

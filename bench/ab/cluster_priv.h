@@ -36,11 +36,27 @@ struct arguments {
 void arguments_engine(struct arguments *a, const struct bt_cluster *cluster,
                       uint32_t engine);
 void arguments_serve(struct arguments *a, const struct bt_cluster *cluster);
+/* On a bed: the words before the program, and its addresses. */
+void netbed_before(struct arguments *a, const struct bt_cluster *cluster,
+                   uint32_t engine);
+void netbed_after(struct arguments *a, const struct bt_cluster *cluster,
+                  uint32_t engine);
+/* The address that others reach the engine at. */
+void netbed_address(uint32_t engine, uint32_t rail, char *out, size_t size);
+/* The bed as a topology file for serve. BT_IO. */
+enum bt_status netbed_topology_write(const struct bt_cluster *cluster,
+                                     const char *path);
+/* One more argument. */
+__attribute__((format(printf, 2, 3))) void
+arguments_add(struct arguments *a, const char *format, ...);
+
 /* The configuration of serve; the engines' ports are known. BT_IO. */
 enum bt_status cluster_config_write(const struct bt_cluster *cluster,
                                     const char *path);
-/* Take the ports out of an engine's ready line. BT_INVALID. */
-enum bt_status cluster_engine_ready(struct engine *engine, const char *line);
+/* Take the ports out of a ready line of the engine at that address.
+ * BT_INVALID. */
+enum bt_status cluster_engine_ready(struct engine *engine, const char *address,
+                                    const char *line);
 /* Likewise of serve's. */
 enum bt_status cluster_serve_ready(struct bt_cluster *cluster,
                                    const char *line);

@@ -127,6 +127,15 @@ enum bt_status bt_cluster_engine_state_get(struct bt_cluster *cluster,
     return BT_OK;
 }
 
+/* On a bed no pace names a link: it is the one into that engine's host. */
+static void name_class(const struct bt_cluster *cluster, uint32_t engine,
+                       struct bt_cluster_class *class)
+{
+    if (cluster->spec.netbed)
+        snprintf(class->name, sizeof(class->name), "%s",
+                 cluster->spec.engines[engine].name);
+}
+
 static void add_class(struct bt_demo_result *result,
                       const struct bt_cluster_class *from)
 {
@@ -156,8 +165,11 @@ static void collect_engines(struct bt_cluster *cluster,
     for (uint32_t i = 0; i < cluster->spec.engine_count; i++) {
         if (bt_cluster_engine_state_get(cluster, i, &state) != BT_OK)
             continue;
-        for (uint32_t j = 0; j < state.class_count; j++)
-            add_class(result, &state.classes[j]);
+        for (uint32_t j = 0; j < state.class_count; j++) {
+            name_class(cluster, i, &state.classes[j]);
+            if (!cluster->spec.netbed || state.classes[j].bytes > 0)
+                add_class(result, &state.classes[j]);
+        }
         if (!cluster->spec.engines[i].prefill) {
             decode[decodes++] = (double)state.generated;
             continue;

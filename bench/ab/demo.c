@@ -21,6 +21,9 @@
 #define EXIT_FAILED      1
 #define EXIT_CONFIG      3
 #define EXIT_PEER        4
+#define NETBED_PORT      8000
+#define NETBED_METRICS   9464
+#define NETBED_ADMIN     9465
 #define BAR_WIDTH        30
 #define LINE_MAX_COLUMNS 79
 #define DRAIN_NS         (60 * BT_NS_PER_S) /* after the last arrival */
@@ -202,6 +205,7 @@ static enum bt_status replay(struct demo *demo, struct bt_cluster *cluster,
     if (status == BT_OK) {
         dump_requests(demo, result->policy, run.client);
         demo_collect(demo, cluster, result);
+        demo_predictions(demo, result);
     }
     bt_client_destroy(run.client);
     return status;
@@ -368,13 +372,51 @@ static void on_signal(struct ev_loop *loop, struct ev_signal *watcher,
     ev_break(loop, EVBREAK_ONE);
 }
 
+/* Fixed ports where nobody else can have them, so that a script finds them. */
+static enum bt_status go_to_bed(struct demo *demo)
+{
+    struct bt_cluster_spec *s = &demo->spec;
+
+    s->netbed = demo->options->netbed;
+    s->rails = demo->options->rails;
+    if (!s->netbed)
+        return BT_OK;
+    s->port = s->port ? s->port : NETBED_PORT;
+    s->metrics_port = NETBED_METRICS;
+    s->admin_port = NETBED_ADMIN;
+    return demo_netbed_enter(s->netbed, s->engine_count + 1);
+}
+
+static enum bt_status make_fleet(struct demo *demo)
+{
+    enum bt_status status = BT_OK;
+
+    demo_topology(demo->options, &demo->spec);
+    if (demo->options->cluster)
+        status = demo_cluster_read(demo->options, &demo->cluster, &demo->spec);
+    return status;
+}
+
+/* What shapes a bed, one host a line. */
+static int print_hosts(struct demo *demo)
+{
+    if (make_fleet(demo) != BT_OK)
+        return EXIT_CONFIG;
+    for (uint32_t i = 0; i < demo->spec.engine_count; i++)
+        printf("%u %s %llu\n", i + 1, demo->spec.engines[i].name,
+               (unsigned long long)demo->spec.engines[i].nic_bytes_per_s);
+    return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
+}
+
 static int run_in_directory(struct demo *demo)
 {
     int code = EXIT_CONFIG;
 
-    demo_topology(demo->options, &demo->spec);
-    if (demo_workload_make(demo) == BT_OK)
+    if (make_fleet(demo) == BT_OK && go_to_bed(demo) == BT_OK &&
+        demo_workload_make(demo) == BT_OK) {
+        demo_workload_dump(demo);
         code = run_all(demo);
+    }
     bt_expected_destroy(demo->expected);
     bt_workload_fini(&demo->workload);
     if (demo->temporary && (code == 0 || bt_cluster_interrupted()))
@@ -409,8 +451,11 @@ int bt_demo_run(const struct bt_demo_options *options)
         ev_signal_init(&signals[i], on_signal, numbers[i]);
         ev_signal_start(demo.loop, &signals[i]);
     }
-    code =
-        make_directory(&demo) == BT_OK ? run_in_directory(&demo) : EXIT_CONFIG;
+    if (options->hosts)
+        code = print_hosts(&demo);
+    else
+        code = make_directory(&demo) == BT_OK ? run_in_directory(&demo)
+                                              : EXIT_CONFIG;
     for (size_t i = 0; i < 3; i++)
         ev_signal_stop(demo.loop, &signals[i]);
     ev_loop_destroy(demo.loop);

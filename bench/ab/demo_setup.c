@@ -33,6 +33,7 @@ void bt_demo_options_init(struct bt_demo_options *options)
     options->trace_speed = 4;
     options->trace_divisor = 16;
     options->speedup = 1;
+    options->rails = 1;
     options->slo_ttft_ns = 400 * BT_NS_PER_MS;
     options->slo_tpot_ns = 25 * BT_NS_PER_MS;
 }
@@ -154,8 +155,8 @@ enum bt_status demo_workload_make(struct demo *demo)
     enum bt_status status;
 
     bt_oracle_init(&demo->oracle, MODEL, o->seed, BT_NS_PLAIN);
-    demo->oracle.kv_bytes_per_token = KV_BYTES;
-    demo->oracle.block_tokens = BLOCK_TOKENS;
+    demo->oracle.kv_bytes_per_token = demo->spec.kv_bytes_per_token;
+    demo->oracle.block_tokens = demo->spec.block_tokens;
     demo->workload.requests_max = 200000;
     demo->workload.tokens_max = (size_t)64 << 20;
     if (o->trace) {
@@ -171,7 +172,7 @@ enum bt_status demo_workload_make(struct demo *demo)
     if (status == BT_OK)
         status = check_fits(demo);
     if (status == BT_OK)
-        status = bt_workload_stats_get(&demo->workload, BLOCK_TOKENS,
+        status = bt_workload_stats_get(&demo->workload, demo->spec.block_tokens,
                                        &demo->report->workload);
     if (status == BT_OK)
         status =

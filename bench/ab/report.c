@@ -114,6 +114,22 @@ GET(get_balance_d, r->imbalance_decode)
 GET(get_routing_p50, known_or_nan(r->routing_p50_us))
 GET(get_routing_p99, known_or_nan(r->routing_p99_us))
 
+GET(get_transfer_predicted, known_or_nan(r->transfer.predicted_ms))
+GET(get_transfer_realised, known_or_nan(r->transfer.realised_ms))
+GET(get_transfer_error, r->transfer.error_median * 100)
+GET(get_total_predicted, known_or_nan(r->total.predicted_ms))
+GET(get_total_realised, known_or_nan(r->total.realised_ms))
+GET(get_total_error, r->total.error_median * 100)
+
+/* From the decision log; shown when there is one. */
+static const struct row rows_predicted[] = {
+    {"transfer predicted, mean ms", get_transfer_predicted, 1},
+    {"transfer realised, mean ms", get_transfer_realised, 1},
+    {"  median error, %", get_transfer_error, 1},
+    {"total predicted, mean ms", get_total_predicted, 1},
+    {"total realised, mean ms", get_total_realised, 1},
+    {"  median error, %", get_total_error, 1},
+};
 static const struct row rows_before[] = {
     {"requests", get_requests, 0},
     {"wrong outputs", get_wrong, 0},
@@ -242,6 +258,17 @@ static void print_verdict(const struct bt_demo_report *report, FILE *to)
                 c->ttft_ms.low, c->ttft_ms.high, c->pairs);
 }
 
+static void print_predictions(const struct bt_demo_report *report, FILE *to)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < report->count; i++)
+        any = any || report->results[i].total.count > 0;
+    if (any)
+        print_rows(report, to, rows_predicted,
+                   sizeof(rows_predicted) / sizeof(rows_predicted[0]));
+}
+
 static void print_notes(const struct bt_demo_report *report, FILE *to)
 {
     const struct bt_demo_options *o = &report->options;
@@ -289,6 +316,7 @@ enum bt_status bt_demo_print_table(const struct bt_demo_report *report,
     print_classes(report, to);
     print_rows(report, to, rows_after,
                sizeof(rows_after) / sizeof(rows_after[0]));
+    print_predictions(report, to);
     print_notes(report, to);
     print_verdict(report, to);
     return ferror(to) ? BT_IO : BT_OK;
@@ -311,6 +339,19 @@ static void json_quantiles(FILE *to, const char *name,
             "\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,"
             "\"p99\":%.3f},",
             name, q->mean, q->p50, q->p95, q->p99);
+}
+
+static void json_prediction(FILE *to, const char *name,
+                            const struct bt_demo_prediction *p)
+{
+    if (p->count == 0)
+        return;
+    fprintf(to,
+            ",\"%s\":{\"count\":%zu,\"predicted_ms\":%.3f,"
+            "\"realised_ms\":%.3f,\"error_median\":%.4f,"
+            "\"error_p95\":%.4f,\"bias\":%.4f}",
+            name, p->count, p->predicted_ms, p->realised_ms, p->error_median,
+            p->error_p95, p->bias);
 }
 
 static void json_result(FILE *to, const struct bt_demo_report *report,
@@ -351,6 +392,8 @@ static void json_result(FILE *to, const struct bt_demo_report *report,
     json_number(to, "p99", known_or_nan(r->routing_p99_us));
     fprintf(to, "},");
     json_number(to, "client_late_ms_p99", r->client.late_ms_p99);
+    json_prediction(to, "predicted_transfer", &r->transfer);
+    json_prediction(to, "predicted_total", &r->total);
     fputc('}', to);
 }
 

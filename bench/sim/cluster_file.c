@@ -169,6 +169,7 @@ enum {
     FABRIC_NAME,
     FABRIC_NIC,
     FABRIC_SLOW,
+    FABRIC_SLOW_POOL,
     FABRIC_RACKS,
     FABRIC_RACK_UP,
     FABRIC_OVER,
@@ -182,7 +183,7 @@ enum {
 };
 struct fabric {
     struct yaml_given given;
-    char name[YAML_TEXT_MAX];
+    char name[YAML_TEXT_MAX], slow_pool[YAML_TEXT_MAX];
     uint64_t nic, slow_nic, rack_up;
     uint32_t racks, prefill, decode;
     double oversubscription, background;
@@ -193,6 +194,8 @@ static const struct yaml_key FABRIC[] = {
     [FABRIC_NAME] = {"name", YAML_TEXT, true, IN(name), 0, 0, NULL},
     [FABRIC_NIC] = {"nic", YAML_RATE, true, IN(nic), 1, 1e13, NULL},
     [FABRIC_SLOW] = {"slow_nic", YAML_RATE, false, IN(slow_nic), 1, 1e13, NULL},
+    [FABRIC_SLOW_POOL] = {"slow_pool", YAML_TEXT, false, IN(slow_pool), 0, 0,
+                          NULL},
     [FABRIC_RACKS] = {"racks", YAML_U32, false, IN(racks), 1, WORKERS_MAX,
                       NULL},
     [FABRIC_RACK_UP] = {"rack_up", YAML_RATE, false, IN(rack_up), 1, 1e15,
@@ -408,6 +411,8 @@ static enum bt_status read_pool(struct load *l, int node)
         return status;
     snprintf(out->name, sizeof(out->name), "%s", p.name);
     out->roles = roles;
+    if (!p.given.at[POOL_PREFILL_MS] && !p.given.at[POOL_DECODE_MS])
+        snprintf(out->preset, sizeof(out->preset), "%s", p.compute);
     out->count = p.count;
     out->kv_tokens =
         p.given.at[POOL_KV_TOKENS] ? p.kv_tokens : tokens_of(l, p.kv_memory);
@@ -485,6 +490,9 @@ static enum bt_status check_fabric(struct load *l, const struct fabric *f)
     if (at[FABRIC_SLOW] && f->slow_nic > f->nic)
         return yaml_fault(l->file, at[FABRIC_SLOW], BT_INVALID,
                           "slow_nic is faster than nic");
+    if (at[FABRIC_SLOW_POOL] && !at[FABRIC_SLOW])
+        return yaml_fault(l->file, at[FABRIC_SLOW_POOL], BT_INVALID,
+                          "slow_pool needs slow_nic");
     if (at[FABRIC_RACK_UP] && at[FABRIC_OVER])
         return yaml_fault(l->file, at[FABRIC_OVER], BT_INVALID,
                           "either rack_up or oversubscription");
@@ -501,6 +509,21 @@ static enum bt_status check_fabric(struct load *l, const struct fabric *f)
     return check_counts(l, f);
 }
 
+static enum bt_status find_slow_pool(struct load *l, const struct fabric *f,
+                                     uint32_t *out)
+{
+    *out = 0;
+    if (!f->given.at[FABRIC_SLOW_POOL])
+        return BT_OK;
+    for (uint32_t i = 0; i < l->cluster->pool_count; i++)
+        if (strcmp(l->cluster->pools[i].name, f->slow_pool) == 0)
+            *out = i + 1;
+    if (*out)
+        return BT_OK;
+    return yaml_fault(l->file, f->given.at[FABRIC_SLOW_POOL], BT_NOT_FOUND,
+                      "there is no pool '%s'", f->slow_pool);
+}
+
 /* NICs of an average rack together, over the ratio. */
 static uint64_t uplink(const struct bt_sim_fabric *f, uint32_t workers,
                        double ratio)
@@ -515,6 +538,7 @@ static uint64_t uplink(const struct bt_sim_fabric *f, uint32_t workers,
 static enum bt_status place_fabric(struct load *l, const struct fabric *f,
                                    struct bt_sim_fabric *out)
 {
+    enum bt_status status;
     uint32_t workers;
 
     *out = (struct bt_sim_fabric){.nic_bytes_per_s = f->nic,
@@ -528,6 +552,9 @@ static enum bt_status place_fabric(struct load *l, const struct fabric *f,
                                   .prefill_count = f->prefill,
                                   .decode_count = f->decode};
     snprintf(out->name, sizeof(out->name), "%s", f->name);
+    status = find_slow_pool(l, f, &out->slow_pool);
+    if (status != BT_OK)
+        return status;
     workers = worker_count(l->cluster, out);
     if (workers > WORKERS_MAX)
         return yaml_fault(l->file, f->given.node, BT_LIMIT,
@@ -626,6 +653,16 @@ enum bt_status bt_sim_cluster_load(const char *path, struct bt_sim_cluster *out,
     yaml_file_close(l.file);
     free(l.cluster);
     return status;
+}
+
+uint64_t bt_sim_fabric_nic(const struct bt_sim_fabric *fabric, uint32_t pool,
+                           uint32_t index)
+{
+    bool slow = fabric->slow_nic_bytes_per_s != 0 &&
+                (fabric->slow_pool != 0 ? fabric->slow_pool == pool + 1
+                                        : index % 2 == 1);
+
+    return slow ? fabric->slow_nic_bytes_per_s : fabric->nic_bytes_per_s;
 }
 
 enum bt_status bt_sim_fabric_find(const struct bt_sim_cluster *cluster,

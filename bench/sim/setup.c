@@ -97,14 +97,13 @@ static bool worker_init(struct sim *s, uint32_t worker, uint32_t pool,
     struct sim_worker *w = &s->workers[worker];
     uint64_t tokens[3] = {p->kv_tokens, p->host_tokens, p->disk_tokens};
     uint64_t rates[3] = {1, p->host.rate_bytes_per_s, p->disk.rate_bytes_per_s};
-    bool slow = f->slow_nic_bytes_per_s != 0 && index % 2 == 1;
 
     w->pool = p;
     w->compute = p->compute;
     w->rack = f->racks == 0 ? BT_LINK_NONE : index % f->racks;
     set_batching(s, w);
     w->kv_tokens = p->kv_tokens;
-    w->nic_bytes_per_s = slow ? f->slow_nic_bytes_per_s : f->nic_bytes_per_s;
+    w->nic_bytes_per_s = bt_sim_fabric_nic(f, pool, index);
     w->up = true;
     w->incarnation = 1;
     w->slow = w->nic_factor = 1;

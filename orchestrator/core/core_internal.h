@@ -182,6 +182,7 @@ struct calibration {
     struct bt_link_calibration *links;      /* of the topology; may be NULL */
     struct bt_transfer_calibration classes[BT_PATH_CLASS_COUNT];
     bool class_seen[BT_PATH_CLASS_COUNT];
+    int64_t age_at_ns; /* when links are looked at for their age next */
 };
 
 struct bt_core {
@@ -300,6 +301,8 @@ int64_t core_ttft_slo_ns(const struct bt_core *core, uint32_t model,
 
 /* learn.c: what is observed; each does nothing unless config.calibrate. */
 void core_learn_start(struct bt_core *core);
+/* Rates of links that nothing was sent over for long; cheap when not due. */
+void core_learn_age(struct bt_core *core);
 /* Before the ledger lets the prefill go. cached_tokens 0: not reported. */
 void core_learn_prefill(struct bt_core *core, const struct request *r,
                         const struct bt_ev_prefill_done *ev);

@@ -22,15 +22,16 @@
 
 #include "baton/base/units.h"
 
-#define LINK_BYTES_MIN  (64ULL << 20)
-#define LINK_PER_SECOND 100u /* 10 ms of the link */
-#define LINK_FIXED      8    /* bytes take so many times setup + descriptors */
-#define OUTPUT_SEEN_MIN 50u  /* before the configured expectation is left */
-#define OUTPUT_DECAY    0.999
-#define TOTAL_SMALL_NS  (100 * BT_NS_PER_MS)
-#define TOTAL_DECAY     0.995
-#define TOTAL_SEEN_MIN  32
-#define TOTAL_P90       (1 + 1.2816 * 0.3) /* before it is known */
+#define LINK_BYTES_MIN   (64ULL << 20)
+#define LINK_PER_SECOND  100u /* 10 ms of the link */
+#define LINK_FIXED       2    /* bytes take so many times setup + descriptors */
+#define LINK_AGE_STEP_NS BT_NS_PER_S
+#define OUTPUT_SEEN_MIN  50u /* before the configured expectation is left */
+#define OUTPUT_DECAY     0.999
+#define TOTAL_SMALL_NS   (100 * BT_NS_PER_MS)
+#define TOTAL_DECAY      0.995
+#define TOTAL_SEEN_MIN   32
+#define TOTAL_P90        (1 + 1.2816 * 0.3) /* before it is known */
 
 static void start_model(const struct bt_core *core, struct model_state *m)
 {
@@ -176,6 +177,20 @@ static bool tells_of_link(const struct bt_core *core,
            alone_ns >= (double)fixed_ns * LINK_FIXED;
 }
 
+/* Bytes of own transfers beside it. What is not known to have arrived counts
+ * only while the model is not too fast, see bt_network_unproven_beside(): a
+ * rate is then seen too low now and then, and the best of many is in force. */
+static uint64_t bytes_beside(const struct bt_core *core,
+                             const struct transfer_seen *seen, uint32_t link)
+{
+    uint64_t own = bt_network_passed_beside(core->network, seen->handle, link,
+                                            core->now_ns);
+    uint64_t unproven = bt_network_unproven_beside(core->network, seen->handle,
+                                                   link, core->now_ns);
+
+    return own > unproven ? own - unproven : 0;
+}
+
 /* Bytes beside it on the link that carried most of them. */
 static uint64_t learn_links(struct bt_core *core,
                             const struct transfer_seen *seen)
@@ -187,8 +202,7 @@ static uint64_t learn_links(struct bt_core *core,
     for (uint32_t i = 0; i < seen->path.count; i++) {
         uint32_t link = seen->path.links[i];
         struct bt_link_calibration *c = &core->calibration->links[link];
-        uint64_t own = bt_network_passed_beside(core->network, seen->handle,
-                                                link, core->now_ns);
+        uint64_t own = bytes_beside(core, seen, link);
 
         if (own > most)
             most = own;
@@ -197,6 +211,22 @@ static uint64_t learn_links(struct bt_core *core,
             bt_network_rate_set(core->network, link, bt_link_rate(c));
     }
     return most;
+}
+
+/* A slow link that is avoided gets its rate back step by step, see
+ * bt_link_age(). */
+void core_learn_age(struct bt_core *core)
+{
+    struct calibration *c = core->calibration;
+    const struct bt_topology *t = core->config.topology;
+
+    if (c == NULL || core->network == NULL || core->now_ns < c->age_at_ns)
+        return;
+    c->age_at_ns = core->now_ns + LINK_AGE_STEP_NS;
+    for (uint32_t l = 0; l < bt_topology_link_count(t); l++) {
+        if (bt_link_age(&c->links[l], core->now_ns))
+            bt_network_rate_set(core->network, l, bt_link_rate(&c->links[l]));
+    }
 }
 
 static void learn_class(struct bt_core *core, const struct transfer_seen *seen,

@@ -636,6 +636,43 @@ static void write_workers(struct bt_text *t, const struct bt_serve *serve)
     }
 }
 
+#define LINK_BYTES 256 /* of both rows of a link, at most */
+
+static uint32_t link_count(const struct bt_serve *serve)
+{
+    const struct bt_network *net = bt_core_network(serve->core);
+
+    return net == NULL ? 0 : bt_topology_link_count(bt_network_topology(net));
+}
+
+static void write_link_row(struct bt_text *t, const struct bt_serve *serve,
+                           const char *name, bool in_force)
+{
+    const struct bt_network *net = bt_core_network(serve->core);
+    char link[64], labels[80];
+
+    for (uint32_t i = 0; i < link_count(serve); i++) {
+        const struct bt_topology *topology = bt_network_topology(net);
+        uint64_t rate =
+            in_force ? bt_network_rate(net, i)
+                     : bt_topology_link_at(topology, i)->rate_bytes_per_s;
+
+        bt_topology_link_name(topology, i, link, sizeof(link));
+        snprintf(labels, sizeof(labels), "link=\"%s\"", link);
+        row(t, name, labels, (double)rate);
+    }
+}
+
+static void write_links(struct bt_text *t, const struct bt_serve *serve)
+{
+    head(t, "baton_link_rate_bytes", "gauge",
+         "Rate of a topology's link in force, bytes per second.");
+    write_link_row(t, serve, "baton_link_rate_bytes", true);
+    head(t, "baton_link_nominal_bytes", "gauge",
+         "Its rate by the topology file.");
+    write_link_row(t, serve, "baton_link_nominal_bytes", false);
+}
+
 static void write_edge(struct bt_text *t, const struct bt_serve *serve)
 {
     static const char *const classes[] = {"transport", "1xx", "2xx",
@@ -710,6 +747,7 @@ void metrics_handle(void *arg, struct bt_httpd_request *req)
     }
     buf =
         text_alloc(&text, 65536 + stream_count(serve) * STREAM_BYTES +
+                              (size_t)link_count(serve) * LINK_BYTES +
                               (size_t)serve->config->worker_count *
                                   (sizeof(columns) / sizeof(columns[0])) * 320);
     if (buf == NULL) {
@@ -722,6 +760,7 @@ void metrics_handle(void *arg, struct bt_httpd_request *req)
     write_index(&text, serve);
     write_streams(&text, serve);
     write_workers(&text, serve);
+    write_links(&text, serve);
     write_edge(&text, serve);
     write_process(&text, serve);
     if (text.overflow)

@@ -406,6 +406,52 @@ static void test_slow_link_of_a_slow_fabric(void **state)
     free(f.memory);
 }
 
+/* Found slow, then nobody uses it: its rate doubles every ten seconds until it
+ * is nominal, without a transfer. One more slow transfer, and the slow rate is
+ * in force again; a fast one, and it is nominal for good. */
+static void test_slow_link_gets_another_chance(void **state)
+{
+    struct world w;
+    struct fabric f;
+
+    (void)state;
+    init(&w);
+    fabric_make_at(&f, GB / 10);
+    w.config.topology = f.topology;
+    world_start(&w);
+    for (int i = 0; i < 20; i++) {
+        plan.p = (uint32_t)i % 2;
+        transfer_of(&w, 2, 160, 160);
+        transfer_of(&w, 3, 160, 640);
+    }
+    assert_near(rate_in(&w, &f, 3), 0.025 * GB, 0.05);
+    for (int i = 0; i < 11; i++) {
+        w.now_ms += 1000;
+        transfer_of(&w, 2, 160, 160);
+    }
+    assert_near(rate_in(&w, &f, 3), 0.05 * GB, 0.05);
+    for (int i = 0; i < 20; i++) {
+        w.now_ms += 1000;
+        transfer_of(&w, 2, 160, 160);
+    }
+    assert_near(rate_in(&w, &f, 3), 0.1 * GB, 0.05);
+    transfer_of(&w, 3, 160, 640);
+    assert_near(rate_in(&w, &f, 3), 0.025 * GB, 0.05);
+    for (int i = 0; i < 20; i++) {
+        w.now_ms += 1000;
+        transfer_of(&w, 2, 160, 160);
+    }
+    transfer_of(&w, 3, 160, 160);
+    for (int i = 0; i < 5; i++) {
+        w.now_ms += 10000;
+        transfer_of(&w, 2, 160, 160);
+    }
+    assert_near(rate_in(&w, &f, 3), 0.1 * GB, 0.06);
+    assert_near(rate_in(&w, &f, 2), 0.1 * GB, 0.06);
+    world_fini(&w);
+    free(f.memory);
+}
+
 /* 1.6 MB at 200 MB/s are 8 ms: what else takes time would be taken for the
  * link. */
 static void test_short_transfers_say_nothing(void **state)
@@ -544,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_decode_converges),
         cmocka_unit_test(test_slow_link_is_found),
         cmocka_unit_test(test_slow_link_of_a_slow_fabric),
+        cmocka_unit_test(test_slow_link_gets_another_chance),
         cmocka_unit_test(test_short_transfers_say_nothing),
         cmocka_unit_test(test_own_traffic_is_no_slow_link),
         cmocka_unit_test(test_unclean_transfers_are_left_out),

@@ -151,10 +151,30 @@ static void test_fabrics(void **state)
     assert_int_equal(f[1].prefill_count, 8);
     assert_int_equal(f[1].decode_count, 6);
     assert_int_equal(f[2].rack_up_bytes_per_s, 3000000000);
+    assert_int_equal(bt_sim_fabric_nic(&f[1], 0, 1), 10000000000);
+    assert_int_equal(bt_sim_fabric_nic(&f[1], 1, 2), f[1].nic_bytes_per_s);
     assert_int_equal(bt_sim_fabric_find(&cluster, "up", &at), BT_OK);
     assert_int_equal(at, 2);
     assert_int_equal(bt_sim_fabric_find(&cluster, "down", &at), BT_NOT_FOUND);
     assert_int_equal(at, 2);
+}
+
+/* Of the cluster of the shaped bed: the last decode host alone is slow. */
+static void test_slow_pool(void **state)
+{
+    char error[512];
+    const struct bt_sim_fabric *f = cluster.fabrics;
+
+    (void)state;
+    assert_int_equal(bt_sim_cluster_load(BATON_SOURCE_DIR
+                                         "/bench/clusters/netbed.yaml",
+                                         &cluster, error, sizeof(error)),
+                     BT_OK);
+    assert_string_equal(cluster.pools[0].preset, "h100-70b-tp8");
+    assert_int_equal(bt_sim_fabric_nic(&f[0], 0, 1), 50000000);
+    assert_int_equal(bt_sim_fabric_nic(&f[0], 1, 1), 50000000);
+    assert_int_equal(bt_sim_fabric_nic(&f[0], 2, 0), 10000000);
+    assert_int_equal(bt_sim_fabric_nic(&f[1], 2, 0), 50000000);
 }
 
 /* FULL with one text put in place of another. */
@@ -223,6 +243,10 @@ static const struct fault {
     {"nic: 400Gbps", "nic: 50", BT_TYPE, ":26:24: ", "a rate with a unit"},
     {"slow_nic: 10GB/s", "slow_nic: 60GB/s", BT_INVALID,
      ":27:41: ", "faster than nic"},
+    {"slow_nic: 10GB/s", "slow_pool: d", BT_INVALID,
+     ":27:42: ", "slow_pool needs slow_nic"},
+    {"slow_nic: 10GB/s", "slow_nic: 10GB/s, slow_pool: none", BT_NOT_FOUND,
+     ":27:60: ", "no pool 'none'"},
     {"racks: 2,", "", BT_INVALID, ":27:5: ", "uplinks need racks"},
     {"racks: 8", "racks: 9", BT_INVALID, ":31:35: ", "more racks than workers"},
     {"rack_up: 3GB/s", "rack_up: 3GB/s, oversubscription: 2", BT_INVALID,
@@ -403,6 +427,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pools),
         cmocka_unit_test(test_fabrics),
+        cmocka_unit_test(test_slow_pool),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_every_file_loads),

@@ -272,6 +272,32 @@ static void passed_so_far(void **state)
     assert_int_equal(bt_network_passed_beside(net, 0, 99, 800 * MS), 0);
 }
 
+/* The link is said to carry 10 GB/s and truly carries less: 1 GB alone on it
+ * ends at 0.4 s and not at 0.1. A second one of 1 GB, open since 0.2 s, counts
+ * in full, by the model; a third one of 4 GB that still runs there, from 0.3 s,
+ * with 1 GB. Neither is proven; once closed, they are believed. */
+static void what_only_the_model_says(void **state)
+{
+    struct fleet fleet;
+    struct bt_network *net = flat(&fleet, fast, ten_in);
+    uint32_t in = bt_topology_nic_in(bt_network_topology(net), 3);
+
+    (void)state;
+    bt_network_open(net, 0, 0, 0, 3, GB, 0);
+    assert_int_equal(bt_network_unproven_beside(net, 0, in, 50 * MS), 0);
+    bt_network_open(net, 1, 200 * MS, 1, 3, GB, 200 * MS);
+    bt_network_open(net, 2, 300 * MS, 2, 3, 4 * GB, 300 * MS);
+    assert_int_equal(bt_network_passed_beside(net, 0, in, 400 * MS), 2 * GB);
+    assert_int_equal(bt_network_unproven_beside(net, 0, in, 400 * MS), 2 * GB);
+    assert_int_equal(bt_network_unproven_beside(net, 2, in, 400 * MS), 0);
+    assert_int_equal(bt_network_unproven_beside(net, 0, 99, 400 * MS), 0);
+    bt_network_close(net, 1, 400 * MS);
+    assert_int_equal(bt_network_unproven_beside(net, 0, in, 400 * MS), GB);
+    bt_network_close(net, 2, 400 * MS);
+    assert_int_equal(bt_network_unproven_beside(net, 0, in, 400 * MS), 0);
+    assert_int_equal(bt_network_unproven_beside(net, 1, in, 400 * MS), 0);
+}
+
 static void rates_in_force(void **state)
 {
     struct fleet fleet;
@@ -396,6 +422,7 @@ int main(void)
         cmocka_unit_test(planned_starts),
         cmocka_unit_test(own_bytes_beside),
         cmocka_unit_test(passed_so_far),
+        cmocka_unit_test(what_only_the_model_says),
         cmocka_unit_test(rates_in_force),
         cmocka_unit_test(crowded_link),
         cmocka_unit_test(classes_cost),

@@ -1,5 +1,5 @@
 if(TARGET bt_traces)
-    foreach(part IN ITEMS read stats generate unknowns)
+    foreach(part IN ITEMS read stats generate unknowns workload)
         baton_test(unit_traces_${part} LABELS unit
             SOURCES ${CMAKE_CURRENT_LIST_DIR}/traces_${part}_test.c
             LIBS bt_traces bt_base m)

@@ -29,28 +29,32 @@
 
 static uint16_t port_of(const struct sockaddr_storage *at)
 {
-    if (at->ss_family == AF_INET6)
-        return ((const struct sockaddr_in6 *)at)->sin6_port;
-    return ((const struct sockaddr_in *)at)->sin_port;
+    struct sockaddr_in v4; /* the port of v6 is at the same place */
+
+    memcpy(&v4, at, sizeof(v4));
+    return v4.sin_port;
 }
 
 static bool same_host(const struct sockaddr_storage *a,
                       const struct sockaddr_storage *b)
 {
-    if (a->ss_family == AF_INET6)
-        return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                      &((const struct sockaddr_in6 *)b)->sin6_addr,
-                      sizeof(struct in6_addr)) == 0;
-    return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-           ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    struct sockaddr_in6 x6, y6;
+    struct sockaddr_in x, y;
+
+    memcpy(&x6, a, sizeof(x6));
+    memcpy(&y6, b, sizeof(y6));
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    return a->ss_family == AF_INET6
+               ? memcmp(&x6.sin6_addr, &y6.sin6_addr, sizeof(x6.sin6_addr)) == 0
+               : memcmp(&x.sin_addr, &y.sin_addr, sizeof(x.sin_addr)) == 0;
 }
 
 static bool is_any(const struct sockaddr_storage *at)
 {
-    if (at->ss_family == AF_INET6)
-        return IN6_IS_ADDR_UNSPECIFIED(
-            &((const struct sockaddr_in6 *)at)->sin6_addr);
-    return ((const struct sockaddr_in *)at)->sin_addr.s_addr == 0;
+    const struct sockaddr_storage any = {.ss_family = at->ss_family};
+
+    return same_host(at, &any);
 }
 
 /* ---- sockets of a listener ---- */
@@ -165,6 +169,10 @@ void bt_ucx_listener_retire(struct bt_tlisten *l)
 
 void bt_ucx_listeners_end(struct ucx *ucx)
 {
-    while (!LIST_EMPTY(&ucx->listeners))
-        end(LIST_FIRST(&ucx->listeners));
+    struct bt_tlisten *l, *next;
+
+    for (l = LIST_FIRST(&ucx->listeners); l != NULL; l = next) {
+        next = LIST_NEXT(l, entry);
+        end(l);
+    }
 }

@@ -178,14 +178,6 @@ static void on_failed(void *arg, enum bt_status status)
         bt_rail_fail(rail, BT_PEER_DEAD, bt_status_text(status), false);
 }
 
-/* The peer lives, or may: a rail of it that was lost waits its pause. Without
- * one, gets that break every connection would have two rails bring each other
- * back for ever. */
-static bool may_come_back(const struct peer *peer)
-{
-    return peer->control != NULL || bt_peer_has(peer, RAIL_GREETING);
-}
-
 static void on_closed(void *arg)
 {
     struct rail *rail = arg;
@@ -199,7 +191,9 @@ static void on_closed(void *arg)
     move(rail, RAIL_DOWN);
     if (peer->sink->closing)
         return;
-    if (may_come_back(peer))
+    /* Also while another one greets: without a pause, gets that break every
+     * connection would have two rails bring each other back for ever. */
+    if (peer->control != NULL || bt_peer_has(peer, RAIL_GREETING))
         try_later(rail);
     else if (bt_peer_has_work(peer))
         bt_peer_want(peer);
@@ -211,7 +205,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
     (void)loop;
     (void)revents;
-    if (rail->state == RAIL_DOWN && may_come_back(rail->peer))
+    if (rail->state == RAIL_DOWN && rail->peer->control != NULL)
         (void)bt_rail_connect(rail);
     else if (rail->state == RAIL_GREETING && rail->why != BT_OK)
         bt_rail_fail(rail, rail->why, rail->text, true);

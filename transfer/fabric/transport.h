@@ -115,6 +115,8 @@ struct bt_transport_ops {
                              const struct sockaddr *address, socklen_t size,
                              bt_taccept_fn accept, void *arg,
                              uint16_t *port_out, struct bt_tlisten **out);
+    /* Nobody is accepted any more. The port may stay taken until destroy; it
+     * can be listened on again. */
     void (*unlisten)(struct bt_tlisten *listener);
     /* Returns at once; a failure to connect is `failed`. */
     enum bt_status (*connect)(struct bt_transport *transport,

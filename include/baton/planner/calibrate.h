@@ -103,13 +103,23 @@ double bt_transfer_sigma(const struct bt_transfer_calibration *c);
  * the best of the last BT_LINK_WINDOW corrected rates (bytes + own bytes) /
  * (time - setup) seen through it: a healthy link shows full rate now and then,
  * a degraded one never. The window starts full of nominal. Clamped to
- * 0.02..1.05 of nominal. */
+ * 0.02..1.05 of nominal.
+ *
+ * A slow link is avoided, and then nothing would ever tell that it is whole
+ * again: a rate below nominal that no transfer has confirmed for BT_LINK_AGE_NS
+ * doubles, and again after as long, up to nominal. The next transfer ends the
+ * doubt either way: fast, it is the best of the window; slow, the window holds
+ * again. So a link that stays slow costs a misplaced transfer now and then. */
 #define BT_LINK_WINDOW 16
+#define BT_LINK_AGE_NS INT64_C(10000000000)
 struct bt_link_calibration {
     uint64_t nominal_bytes_per_s;
     double seen[BT_LINK_WINDOW];
     uint32_t count, at;
-    double told; /* rate at the last true of bt_link_observe() */
+    double told;  /* rate at the last true of an observe or age */
+    double doubt; /* factor on what was seen, 1: none */
+    bool fresh;   /* observed since the last bt_link_age() */
+    int64_t rested_ns;
 };
 void bt_link_calibration_init(struct bt_link_calibration *c,
                               uint64_t nominal_bytes_per_s);
@@ -118,6 +128,9 @@ void bt_link_calibration_init(struct bt_link_calibration *c,
  * true. */
 bool bt_link_observe(struct bt_link_calibration *c, uint64_t bytes,
                      uint64_t own_bytes, int64_t ns_without_setup);
+/* To be called now and then, at least every BT_LINK_AGE_NS / 2; now_ns never
+ * steps back. True when the rate in force moved. */
+bool bt_link_age(struct bt_link_calibration *c, int64_t now_ns);
 uint64_t bt_link_rate(const struct bt_link_calibration *c);
 
 #endif

@@ -96,5 +96,13 @@ int64_t bt_network_externality_ns(const struct bt_network *net, int64_t now_ns,
  * by the fluid model: X_own of section 11. */
 uint64_t bt_network_passed_beside(const struct bt_network *net, uint32_t handle,
                                   uint32_t link, int64_t now_ns);
+/* How much of them only the model says: bytes of flows that nobody has closed,
+ * when the flow itself took over half as long again as the model gave it. Its
+ * rates are too high then, and what it says of the others as well: a link that
+ * has become slow would look fast while it is crowded. Else 0. O(flows that run
+ * on the link, or are finished and not closed). */
+uint64_t bt_network_unproven_beside(const struct bt_network *net,
+                                    uint32_t handle, uint32_t link,
+                                    int64_t now_ns);
 
 #endif
