@@ -5,6 +5,7 @@
 
 #include "baton/base/units.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,14 +83,18 @@ static enum bt_status add_links(const struct wanted *w,
             uint64_t out = spec->engines[p].nic_bytes_per_s;
             uint64_t in = spec->engines[d].nic_bytes_per_s;
 
+            static_assert(sizeof(l->link_class) ==
+                              sizeof(spec->engines[d].name),
+                          "a class is named after an engine");
+
             if (!spec->engines[p].prefill || spec->engines[d].prefill)
                 continue;
             if (spec->link_count >= BT_CLUSTER_LINKS_MAX)
                 return refuse(w, "more than 64 pairs");
             spec->link_count++;
             *l = (struct bt_cluster_link){.from = p, .to = d};
-            snprintf(l->link_class, sizeof(l->link_class), "%s",
-                     spec->engines[d].name);
+            /* the same size on both sides */
+            memcpy(l->link_class, spec->engines[d].name, sizeof(l->link_class));
             l->rate_bytes_per_s = out < in ? out : in;
             l->setup_ns = w->fabric->setup_ns;
         }

@@ -29,6 +29,7 @@
 #define TICK_IDLE_S     0.050
 #define ACTIVE_NS       5000000LL /* busy tick goes on for so long */
 #define END_NS          2000000000LL
+#define PART_NS         250000000 /* of a set-up, before its end is closed */
 
 enum bt_status bt_ucx_status(ucs_status_t status)
 {
@@ -91,6 +92,7 @@ void bt_ucx_op_ended(struct bt_tget *op, enum bt_status status)
 
 void bt_ucx_fail(struct conn *conn, enum bt_status why)
 {
+    conn->is_settled = true;
     if (conn->is_failed || conn->is_closing)
         return;
     conn->is_failed = true;
@@ -109,6 +111,7 @@ void bt_ucx_closed_if_done(struct conn *conn)
 }
 
 static void close_conn(struct bt_tconn *base);
+static void part_some(struct ucx *ucx);
 static void wire_up(struct conn *conn);
 static void held_end(struct conn *conn);
 
@@ -209,6 +212,8 @@ static bool turn(struct bt_transport *transport)
 
     while (rounds < PROGRESS_MAX && ucp_worker_progress(ucx->worker) != 0)
         rounds++;
+    if (ucx->parting > 0)
+        part_some(ucx);
     while (upcalls < UPCALLS_MAX && (event = pop(ucx)) != NULL) {
         upcall(event);
         upcalls++;
@@ -280,6 +285,7 @@ static struct conn *conn_new(struct ucx *ucx)
     if (conn == NULL)
         return NULL;
     conn->ucx = ucx;
+    conn->made_ns = bt_fabric_now();
     STAILQ_INIT(&conn->held);
     TAILQ_INIT(&conn->trains);
     LIST_INIT(&conn->puts);
@@ -440,9 +446,8 @@ static void on_ep_closed(void *request, ucs_status_t status, void *arg)
     ep_closed(conn);
 }
 
-static void close_conn(struct bt_tconn *base)
+static void ep_close(struct conn *conn)
 {
-    struct conn *conn = (struct conn *)base;
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
                         UCP_OP_ATTR_FIELD_USER_DATA,
@@ -450,16 +455,48 @@ static void close_conn(struct bt_tconn *base)
         .cb.send = on_ep_closed,
         .user_data = conn,
     };
-    void *request;
+    void *request = ucp_ep_close_nbx(conn->ep, &params);
+
+    if (!UCS_PTR_IS_PTR(request))
+        ep_closed(conn);
+}
+
+/* UCX's thread carries a connection's set-up on after its endpoint is gone and
+ * aborts (`tcp_sockcm_ep.c:416`, seen on connect and close in one breath). So
+ * an endpoint is closed when its set-up has ended, or has had its time: then it
+ * waits for the peer, with nothing left to send. */
+static void part_some(struct ucx *ucx)
+{
+    int64_t since_ns = bt_fabric_now() - PART_NS;
+    struct conn *conn;
+
+    LIST_FOREACH(conn, &ucx->conns, entry)
+    {
+        if (!conn->is_parting ||
+            (!conn->is_settled && conn->made_ns > since_ns))
+            continue;
+        conn->is_parting = false;
+        ucx->parting--;
+        ucx->outstanding--;
+        ep_close(conn);
+    }
+}
+
+static void close_conn(struct bt_tconn *base)
+{
+    struct conn *conn = (struct conn *)base;
 
     if (conn->is_closing)
         return;
     conn->is_closing = true;
     bt_ucx_near_hide(conn);
-    request = ucp_ep_close_nbx(conn->ep, &params);
-    if (UCS_PTR_IS_PTR(request))
+    if (conn->is_settled || bt_fabric_now() - conn->made_ns >= PART_NS) {
+        ep_close(conn);
         return;
-    ep_closed(conn);
+    }
+    conn->is_parting = true;
+    conn->ucx->parting++;
+    conn->ucx->outstanding++; /* the tick is quick meanwhile */
 }
 
 /* ---- messages ---- */
@@ -516,6 +553,7 @@ static void wired(struct conn *conn, ucs_status_t status)
 {
     struct send *send;
 
+    conn->is_settled = true;
     if (status != UCS_OK) {
         bt_ucx_fail(conn, bt_ucx_status(status));
         return;

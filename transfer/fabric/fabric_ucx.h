@@ -85,7 +85,7 @@ struct ucx {
     bool is_hooked;
     char map_error[BT_UCX_ERROR_MAX]; /* of the last map that failed */
     uint64_t next_key, next_token;
-    size_t conn_count, frames_held, outstanding;
+    size_t conn_count, frames_held, outstanding, parting;
 };
 
 struct train;
@@ -112,6 +112,9 @@ struct conn {
     enum bt_status why;
     bool is_failed, is_closing, is_ep_closed, is_closed, is_allowed;
     bool is_wired;   /* its lanes are connected: may be sent to */
+    bool is_settled; /* its set-up has ended, well or not */
+    bool is_parting; /* to be closed once it has; see close_conn */
+    int64_t made_ns;
     bool is_pumping; /* PUMP is queued */
     size_t ops, sends, send_bytes;
     size_t asks;                   /* READ and WRITE of the peer under way */
