@@ -223,10 +223,11 @@ static void print_json(const struct probe *p)
 
     for (uint32_t a = 0; a < p->count; a++)
         json_array_append_new(agents, agent_json(p, a));
-    for (uint32_t i = 0; i < p->count * p->count; i++) {
-        if (p->pairs[i].wanted)
-            json_array_append_new(paths,
-                                  path_json(p, i / p->count, i % p->count));
+    for (uint32_t a = 0; a < p->count; a++) {
+        for (uint32_t b = 0; b < p->count; b++) {
+            if (p->pairs[a * p->count + b].wanted)
+                json_array_append_new(paths, path_json(p, a, b));
+        }
     }
     for (uint32_t i = 0; i < p->case_count; i++)
         json_array_append_new(cases, case_json(&p->cases[i]));

