@@ -27,7 +27,7 @@
 struct key_header {
     uint64_t key, base, bytes;
     uint64_t guard, guard_at; /* 0 but for near peers */
-    uint64_t check;           /* of all before; finds a damaged key, no more */
+    uint64_t check;           /* of all before and UCX's key; finds damage, no more */
 };
 /* ucp_ep_rkey_unpack is not told a length and reads what the bytes in it say:
  * at most 64 memory domains of 1 + 255 bytes behind a map. The copy that it
@@ -295,14 +295,21 @@ static bool guard_make(struct bt_tmem *mem)
                                   (ssize_t)sizeof(mem->guard);
 }
 
-static uint64_t check_of(const struct key_header *header) /* FNV-1a */
+static uint64_t fnv(uint64_t hash, const uint8_t *bytes, size_t size)
 {
-    const uint8_t *bytes = (const uint8_t *)header;
-    uint64_t hash = 14695981039346656037u;
-
-    for (size_t i = 0; i < offsetof(struct key_header, check); i++)
-        hash = (hash ^ bytes[i]) * 1099511628211u;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
     return hash;
+}
+
+/* Of the header and of UCX's key behind it (FNV-1a). */
+static uint64_t check_of(const struct key_header *header, const uint8_t *rkey,
+                         size_t rkey_size)
+{
+    uint64_t hash = fnv(0xcbf29ce484222325ull, (const uint8_t *)header,
+                        offsetof(struct key_header, check));
+
+    return fnv(hash, rkey, rkey_size);
 }
 
 enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
@@ -331,7 +338,7 @@ enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
         header.guard = mem->guard;
         header.guard_at = (uintptr_t)&mem->guard;
     }
-    header.check = check_of(&header);
+    header.check = check_of(&header, packed, more);
     memcpy(out, &header, head);
     if (packed != NULL) {
         memcpy(out + head, packed, more);
@@ -368,7 +375,7 @@ enum bt_status bt_ucx_key_open(struct bt_tconn *base, const uint8_t *bytes,
     if (size < head || (size > head) != rma || size - head > RKEY_READ_MAX / 2)
         return BT_INVALID;
     memcpy(&header, bytes, head);
-    if (header.check != check_of(&header) ||
+    if (header.check != check_of(&header, bytes + head, size - head) ||
         header.bytes > UINT64_MAX - header.base)
         return BT_INVALID;
     key = calloc(1, sizeof(*key));
