@@ -27,7 +27,7 @@
 struct key_header {
     uint64_t key, base, bytes;
     uint64_t guard, guard_at; /* 0 but for near peers */
-    uint64_t check;           /* of all before and UCX's key; finds damage, no more */
+    uint64_t check; /* of all before and UCX's key; finds damage, no more */
 };
 /* ucp_ep_rkey_unpack is not told a length and reads what the bytes in it say:
  * at most 64 memory domains of 1 + 255 bytes behind a map. The copy that it
