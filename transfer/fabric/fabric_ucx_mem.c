@@ -14,6 +14,8 @@
  * A key is a number; only exported memory is found by it. With rma the key
  * holds the bounds and UCX's own, and the opener checks each piece. */
 #include "fabric_ucx.h"
+
+#include "baton/transfer/runs.h"
 #include "memlock.h"
 
 #include <stddef.h>
@@ -295,21 +297,14 @@ static bool guard_make(struct bt_tmem *mem)
                                   (ssize_t)sizeof(mem->guard);
 }
 
-static uint64_t fnv(uint64_t hash, const uint8_t *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-    return hash;
-}
-
-/* Of the header and of UCX's key behind it (FNV-1a). */
+/* Of the header, and of UCX's key behind it. */
 static uint64_t check_of(const struct key_header *header, const uint8_t *rkey,
                          size_t rkey_size)
 {
-    uint64_t hash = fnv(0xcbf29ce484222325ull, (const uint8_t *)header,
-                        offsetof(struct key_header, check));
+    uint64_t check =
+        bt_block_checksum(header, offsetof(struct key_header, check));
 
-    return fnv(hash, rkey, rkey_size);
+    return rkey_size == 0 ? check : check ^ bt_block_checksum(rkey, rkey_size);
 }
 
 enum bt_status bt_ucx_key_pack(struct bt_transport *transport,
