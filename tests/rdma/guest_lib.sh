@@ -5,8 +5,9 @@
 #     sink_start NAME ARGS...      lines in $dir/NAME.log; pid in $sink
 #     now                          ms of the clock that the lines carry
 #     look NAME SINCE [UNTIL]      figures of the pulls of that time: pulls.awk
-#     await NAME SINCE SECONDS EXPR WHAT   until the awk expression holds, over
-#                                  v["ok"], v["failed"]...; then $seen, value
+#     await NAME SINCE SECONDS EXPR WHAT [LAST]   until the awk expression holds,
+#                                  over v["ok"], v["failed"]...; then $seen, value.
+#                                  LAST: of the last so many pulls only
 #     sink_end NAME LIMIT_MS WHAT  orderly end; its exit status in $code
 #     port_down R, port_up R       of the guest: the link of s<R>
 #     wire_cut R, wire_mend R      nothing passes, ports and routes stay
@@ -45,12 +46,13 @@ sink_start() { # NAME ARGS...
     sink=$!
 }
 
-look() { # NAME SINCE [UNTIL]
-    awk -v since="$2" -v until="${3:-0}" -f "$lib/pulls.awk" "$dir/$1.log"
+look() { # NAME SINCE [UNTIL [LAST]]
+    grep '^{"event":"pull"' "$dir/$1.log" | tail -n "${4:-+1}" |
+        awk -v since="$2" -v until="${3:-0}" -f "$lib/pulls.awk"
 }
 seen='' # what `holds` saw last
-holds() { # NAME SINCE EXPRESSION
-    seen=$(look "$1" "$2")
+holds() { # NAME SINCE EXPRESSION [LAST]
+    seen=$(look "$1" "$2" 0 "${4:-+1}")
     awk -v line="$seen" 'BEGIN {
         n = split(line, pairs, " ")
         for (i = 1; i <= n; i++) {
@@ -62,9 +64,9 @@ holds() { # NAME SINCE EXPRESSION
 value() { # NAME: of what was seen
     tr ' ' '\n' <<<"$seen" | sed -n "s/^$1=//p"
 }
-await() { # NAME SINCE SECONDS EXPRESSION WHAT
+await() { # NAME SINCE SECONDS EXPRESSION WHAT [LAST]
     local end=$((SECONDS + $3))
-    while ! holds "$1" "$2" "$4"; do
+    while ! holds "$1" "$2" "$4" "${6:-+1}"; do
         if [ "$SECONDS" -ge "$end" ] || ! kill -0 "$sink" 2>/dev/null; then
             fault "$5: not within $3 s: $4 ($seen)"
             tail -n 3 "$dir/$1.log"

@@ -59,7 +59,7 @@ bed rate 1 1 200mbit
 t=$(now)
 bed link 1 1 cut
 await two "$t" 30 'v["ok"] >= 20' 'rail 1 cut'
-await two "$(now)" 20 'v["ok"] >= 20 && v["rail1"] == 0' 'rail 1 cut: left'
+await two "$t" 20 'v["ok"] == 20 && v["rail1"] == 0' 'rail 1 cut: left' 20
 seen=$(look two "$t")
 figure "rail 1 cut: slowest $(value slowest) ms, $(value failed) failed"
 [ "$(value failed)" = 0 ] || fault "rail 1 cut: $(value failed) pulls failed"
