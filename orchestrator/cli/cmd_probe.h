@@ -30,7 +30,8 @@ struct probe_agent {
     char url[256]; /* without a slash at the end */
     char name[64], worker[64], fabric[16];
     char host[64]; /* of transfers */
-    uint64_t port, blocks, window_bytes;
+    uint64_t port, blocks;
+    uint64_t window_bytes, window_target_ns, window_share;
     char rails[PROBE_RAILS_MAX][32];
     uint32_t rail_count;
     int64_t clock_ns; /* its clock minus ours */

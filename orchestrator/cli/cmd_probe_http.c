@@ -258,6 +258,8 @@ static void read_agent(struct probe_agent *agent, struct call *call)
             number_at(&root, "port", &agent->port) && agent->blocks > 0;
         (void)text_at(&root, "fabric", agent->fabric, sizeof(agent->fabric));
         (void)number_at(&root, "window_bytes", &agent->window_bytes);
+        (void)number_at(&root, "window_target_ns", &agent->window_target_ns);
+        (void)number_at(&root, "window_share", &agent->window_share);
         mend_host(agent);
         if (!agent->reached)
             snprintf(call->reason, sizeof(call->reason),

@@ -209,6 +209,9 @@ static uint32_t compare(struct probe *p, const struct probe_pull *pulls,
             .bytes = pulls[i].bytes,
             .descriptors = pulls[i].descriptors,
             .window_bytes = p->agents[pulls[i].to].window_bytes,
+            .window_target_ns =
+                (int64_t)p->agents[pulls[i].to].window_target_ns,
+            .window_share = p->agents[pulls[i].to].window_share,
             .start_ns = pulls[i].began_ns - pulls[0].began_ns,
             .fit = &probe_pair_of(p, pulls[i].from, pulls[i].to)->fit};
     }

@@ -68,16 +68,23 @@ static void closed(struct bed *bed)
     tap_remove();
 }
 
+/* Over some pulls: what a rail carries of one depends on the window that it has
+ * come to by then. */
 static void test_share(void **state)
 {
     struct bed bed;
     struct bed_end end;
+    uint64_t sums[2] = {0, 0};
 
     opened(&bed, state);
-    pull_all(&bed, "ok", &end);
-    ends_ok(&bed, &end);
+    for (int n = 0; n < 8; n++) {
+        pull_all(&bed, "ok", &end);
+        ends_ok(&bed, &end);
+        for (int i = 0; i < 2; i++)
+            sums[i] += end.end.rail_bytes[i];
+    }
     for (int i = 0; i < 2; i++)
-        assert_true(end.end.rail_bytes[i] >= BLOCKS * (uint64_t)BYTES / 20);
+        assert_true(sums[i] >= 8 * BLOCKS * (uint64_t)BYTES / 20);
     assert_int_equal(end.end.retries, 0);
     assert_int_equal(bed.downs, 0);
     closed(&bed);

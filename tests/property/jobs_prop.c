@@ -1,10 +1,12 @@
 /* Random jobs through bt_jobs over a model of lanes in virtual time: latency,
- * rates, operations that fail, lanes that close and come back, damaged blocks,
+ * rates, operations that fail, lanes that close and come back, windows that
+ * change, damaged blocks,
  * jobs cancelled at any moment or stopped at their deadline. Operations move
  * real bytes between two arrays. Held at every step: each byte exactly once
- * (plan_check.h), no lane beyond its window, no write into a block whose job
- * has ended, peek tells what next does; at the end of a job: the right bytes,
- * the right status and counts; at the end of a case: nothing left in the table.
+ * (plan_check.h), no operation that takes a lane beyond its window, no write
+ * into a block whose job has ended, peek tells what next does; at the end of a
+ * job: the right bytes, the right status and counts; at the end of a case:
+ * nothing left in the table.
  *
  *   BATON_JOBS  jobs in all (20,000)    BATON_SEED  one case only */
 #include "baton/base/rng.h"
@@ -144,6 +146,20 @@ static void open_rail(int peer, uint32_t rail)
     draw_lane(lane);
     CHECK(bt_jobs_lane_open(table, &lane->spec, &lane->id) == BT_OK);
     give_lane(lane, peer);
+}
+
+/* Also below what is out. */
+static void change_window(struct lane *lane)
+{
+    uint64_t bytes = (uint64_t)grain * between(1, 200);
+    uint32_t op_bytes = grain * between(1, 70);
+
+    CHECK(bt_jobs_lane_window(table, lane->id, 0, op_bytes) == BT_INVALID);
+    CHECK(bt_jobs_lane_window(table, lane->id, bytes, 0) == BT_INVALID);
+    CHECK(bt_jobs_lane_window(table, lane->id, bytes, op_bytes) ==
+          (lane->is_open ? BT_OK : BT_STALE));
+    lane->spec.window_bytes = bytes;
+    lane->spec.op_bytes = op_bytes;
 }
 
 /* What is out ends soon, badly or (some of it) well. */
@@ -525,6 +541,13 @@ static void fates(void)
         close_lane((int)between(0, peers - 1), (int)between(0, SLOTS - 1));
     if (chance(20))
         open_rail((int)between(0, peers - 1), between(0, rails - 1));
+    if (chance(10)) {
+        struct lane *lane =
+            &lanes[between(0, peers - 1)][between(0, SLOTS - 1)];
+
+        if (lane->spec.window_bytes > 0) /* was open once */
+            change_window(lane);
+    }
     if (chance(3)) {
         const struct lane *lane =
             &lanes[between(0, peers - 1)][between(0, SLOTS - 1)];

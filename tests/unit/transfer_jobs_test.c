@@ -265,6 +265,42 @@ static void test_window(void **state)
     bed_close(&bed);
 }
 
+/* 300 bytes out, then 150 allowed in operations of 50: nothing goes before 200
+ * have ended, then one of the new size. */
+static void test_window_changes(void **state)
+{
+    struct bt_jobs_config config = bed_config();
+    struct bed bed = bed_open(&config);
+    struct bt_lane_spec spec = {300, 16, 100, 16, 0};
+    struct bt_lane_id lane = bed_lane(&bed, &spec);
+    struct bt_job_op op[3], small;
+
+    (void)state;
+    bed_start(&bed, bed_add(&bed, 10, 100, INT64_MAX, NULL), lane);
+    for (int i = 0; i < 3; i++)
+        op[i] = bed_next(&bed, lane, 0);
+    assert_int_equal(bt_jobs_lane_window(bed.jobs, lane, 0, 50), BT_INVALID);
+    assert_int_equal(bt_jobs_lane_window(bed.jobs, lane, 150, 0), BT_INVALID);
+    assert_int_equal(bt_jobs_lane_window(bed.jobs, lane, 150, 50), BT_OK);
+    bed_none(&bed, lane);
+    bed_end(&bed, &op[0], BT_OK);
+    bed_none(&bed, lane);
+    bed_end(&bed, &op[1], BT_OK);
+    small = bed_next(&bed, lane, 0);
+    assert_int_equal(small.bytes, 50);
+    bed_none(&bed, lane); /* 200 would be out */
+    /* And more again. */
+    assert_int_equal(bt_jobs_lane_window(bed.jobs, lane, 1000, 400), BT_OK);
+    op[0] = bed_next(&bed, lane, 0);
+    assert_int_equal(op[0].bytes, 400);
+    bt_jobs_lane_close(bed.jobs, lane);
+    assert_int_equal(bt_jobs_lane_window(bed.jobs, lane, 150, 50), BT_STALE);
+    bed_end(&bed, &op[0], BT_RESET);
+    bed_end(&bed, &op[2], BT_OK);
+    bed_end(&bed, &small, BT_OK);
+    bed_close(&bed);
+}
+
 /* ---- ends ---- */
 
 /* Cancelled under a landing write: not over before that has ended. */
@@ -662,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_worked_example),
         cmocka_unit_test(test_e20_many_small_blocks),
         cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window_changes),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_retries),
         cmocka_unit_test(test_damaged),

@@ -131,6 +131,19 @@ enum bt_status bt_jobs_lane_open(struct bt_jobs *jobs,
     return BT_OK;
 }
 
+enum bt_status bt_jobs_lane_window(struct bt_jobs *jobs, struct bt_lane_id id,
+                                   uint64_t window_bytes, uint32_t op_bytes)
+{
+    bt_job_settle(jobs);
+    if (window_bytes == 0 || op_bytes == 0)
+        return BT_INVALID;
+    if (!bt_job_lane_live(jobs, id))
+        return BT_STALE;
+    jobs->lanes[id.index].spec.window_bytes = window_bytes;
+    jobs->lanes[id.index].spec.op_bytes = op_bytes;
+    return BT_OK;
+}
+
 void bt_jobs_lane_rate(struct bt_jobs *jobs, struct bt_lane_id id,
                        uint64_t rate_bytes_per_s)
 {

@@ -1,11 +1,11 @@
 /* Operations: posted within the window of a lane, ended well, lost or landed
  * damaged. The order is jobs_order.c's, the bytes are jobs_again.c's.
  *
- * Invariants: a lane has no more out than its window, except for one operation
- * alone; nothing fresh is posted while operations out and ranges that wait to
- * be sent again fill again_max together, so that a failure finds room; a job
- * whose last byte landed ends only with the next call, when no block of that
- * operation can be reported damaged any more. */
+ * Invariants: nothing is posted that takes a lane beyond its window (as it is
+ * then), except one operation alone; nothing fresh is posted while operations
+ * out and ranges that wait to be sent again fill again_max together, so that a
+ * failure finds room; a job whose last byte landed ends only with the next
+ * call, when no block of that operation can be reported damaged any more. */
 #include "jobs_core.h"
 
 #include <assert.h>

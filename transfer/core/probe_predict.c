@@ -118,17 +118,31 @@ static double next_change(const struct state *s, const double *rate,
     return next;
 }
 
+/* What a flow keeps under way at this rate, bytes per ns. */
+static double window(const struct bt_probe_flow *flow, double rate)
+{
+    double most = (double)flow->window_bytes;
+
+    if (flow->window_target_ns <= 0)
+        return most;
+    return fmin(most, rate * (double)flow->window_target_ns +
+                          (double)flow->window_share);
+}
+
 /* What others have in the queue of the sender when the flow i begins. */
 static double queue_ns(const struct bt_probe_ends *ends,
                        const struct bt_probe_flow *flows, const struct state *s,
                        size_t count, size_t i)
 {
     double bytes = 0, rate = ends->out[flows[i].from];
+    uint32_t sharers = 0;
 
+    for (size_t k = 0; k < count; k++)
+        sharers += flows[k].from == flows[i].from && s[k].phase == MOVING;
     for (size_t k = 0; k < count && rate > 0; k++) {
         if (k != i && flows[k].from == flows[i].from && s[k].phase == MOVING &&
             s[i].at_ns - s[k].at_ns >= QUEUE_NS)
-            bytes += fmin(s[k].left, (double)flows[k].window_bytes);
+            bytes += fmin(s[k].left, window(&flows[k], rate / 1e9 / sharers));
     }
     return rate > 0 ? bytes * 1e9 / rate : 0;
 }

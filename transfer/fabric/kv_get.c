@@ -1,8 +1,9 @@
 /* From jobs to gets and back: each ready rail is a lane of core/jobs.c; what a
  * lane may ask for now becomes a get of the transport, and what has landed is
  * verified here. Which job, which piece and what is sent again is core/jobs.c's
- * to say. Which rail: the one with the least to do for its rate; to a peer with
- * a pace rule all are flows of one link, and pace.c says when.
+ * to say, how much may be out core/window.c's. Which rail: the one with the
+ * least to do for its rate; to a peer with a pace rule all are flows of one
+ * link, and pace.c says when.
  *
  * Invariants: a get that the transport has ended is reported to its job, once;
  * a rail's lane is closed before any get of a broken connection is reported, so
@@ -119,6 +120,13 @@ static void pump_all(struct bt_kv_sink *sink)
     bt_gets_pump(peer);
 }
 
+/* The lane may have closed meanwhile. */
+static void resize(struct rail *rail)
+{
+    (void)bt_jobs_lane_window(rail->peer->sink->jobs, rail->lane_id,
+                              rail->window.bytes, rail->window.op_bytes);
+}
+
 static void on_got(struct bt_tget *get, enum bt_status status)
 {
     struct chunk *chunk = (struct chunk *)get;
@@ -128,6 +136,9 @@ static void on_got(struct bt_tget *get, enum bt_status status)
     struct bt_kv_sink *sink = peer->sink;
 
     rail->bytes_out -= chunk->bytes;
+    if (bt_window_ended(&rail->window, &chunk->timed, bt_fabric_now(),
+                        status == BT_OK))
+        resize(rail);
     sink->ops_out--;
     pull->out[rail->index]--;
     if (status == BT_OK) {
@@ -198,6 +209,7 @@ static void post(struct rail *rail, struct chunk *chunk,
     chunk->bytes = op->bytes;
     chunk->pull->out[rail->index]++;
     rail->bytes_out += op->bytes;
+    bt_window_issued(&rail->window, bt_fabric_now(), op->bytes, &chunk->timed);
     sink->ops_out++;
     rail->link.transport->ops->get(rail->link.conn, &span, &chunk->get);
 }
@@ -257,11 +269,22 @@ static struct rail *next_rail(struct peer *peer, int64_t now_ns)
     return best;
 }
 
+static void wake_windows(struct peer *peer, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < peer->sink->fabric->rail_count; i++) {
+        struct rail *rail = &peer->rails[i];
+
+        if (rail->state == RAIL_READY && bt_window_wake(&rail->window, now_ns))
+            resize(rail);
+    }
+}
+
 static void pump_free(struct peer *peer)
 {
     int64_t now_ns = bt_fabric_now();
     struct rail *rail;
 
+    wake_windows(peer, now_ns);
     while (peer->todo > 0 && (rail = next_rail(peer, now_ns)) != NULL)
         (void)issue(&rail->flow, now_ns);
 }
@@ -349,6 +372,37 @@ void bt_gets_start(struct bt_kv_pull *pull)
 
 /* ---- rails ---- */
 
+/* Else a rail that comes later would get next to nothing at first. */
+static void follow_others(struct rail *rail)
+{
+    const struct peer *peer = rail->peer;
+
+    for (uint32_t i = 0; i < peer->sink->fabric->rail_count; i++) {
+        const struct rail *other = &peer->rails[i];
+
+        if (other != rail && other->state == RAIL_READY)
+            bt_window_follow(&rail->window, &other->window);
+    }
+}
+
+/* The link of a rule has a clock: there the window is what may land late. */
+static void window_start(struct rail *rail)
+{
+    const struct bt_fabric *fabric = rail->peer->sink->fabric;
+    const struct bt_tlimits *limits = &rail->link.transport->ops->limits;
+    const struct bt_lane *rule = rail->peer->rule;
+    struct bt_window_limits most = {
+        .ops_max = fabric->inflight_max,
+        .op_max = rule != NULL ? rule->chunk_max : fabric->chunk_bytes,
+        .target_ns = rule != NULL ? -1 : fabric->window_target_ns,
+    };
+
+    if (limits->bytes_max < most.op_max)
+        most.op_max = (uint32_t)limits->bytes_max;
+    bt_window_init(&rail->window, &most);
+    follow_others(rail);
+}
+
 void bt_gets_rail_ready(struct rail *rail)
 {
     struct peer *peer = rail->peer;
@@ -361,18 +415,16 @@ void bt_gets_rail_ready(struct rail *rail)
 
     rail->flow.peek = peek;
     rail->flow.issue = issue;
+    window_start(rail);
     spec = (struct bt_lane_spec){
+        .window_bytes = rail->window.bytes,
         .window_ops = fabric->inflight_max,
-        .op_bytes =
-            peer->rule != NULL ? peer->rule->chunk_max : fabric->chunk_bytes,
+        .op_bytes = rail->window.op_bytes,
         .op_pieces = sink->pieces_max,
         .rate_bytes_per_s = fabric->rails[rail->index].rate_bytes_per_s,
     };
-    if (limits->bytes_max < spec.op_bytes)
-        spec.op_bytes = (uint32_t)limits->bytes_max;
     if (limits->pieces_max < spec.op_pieces)
         spec.op_pieces = limits->pieces_max;
-    spec.window_bytes = (uint64_t)spec.window_ops * spec.op_bytes;
     status = bt_jobs_lane_open(sink->jobs, &spec, &rail->lane_id);
     assert(status == BT_OK); /* a rail has one, and there are enough */
     (void)status;

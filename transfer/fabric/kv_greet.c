@@ -228,6 +228,9 @@ static void dispatch(struct rail *rail, const struct bt_wire_frame *f)
         bt_link_send(&rail->link, &pong);
         break;
     case BT_WIRE_PONG:
+        if (f->token == rail->pinged)
+            bt_window_round_trip(&rail->window,
+                                 bt_fabric_now() - rail->asked_ns);
         if (rail == rail->peer->control)
             bt_peer_confirmed(rail->peer, f->token);
         break;

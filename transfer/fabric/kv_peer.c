@@ -262,7 +262,8 @@ static void rail_heartbeat(struct rail *rail)
         bt_rail_fail(rail, BT_PEER_DEAD, "silent for five heartbeats", false);
         return;
     }
-    ping.token = ++rail->peer->token;
+    ping.token = rail->pinged = ++rail->peer->token;
+    rail->asked_ns = bt_fabric_now();
     bt_link_send(&rail->link, &ping);
 }
 

@@ -9,6 +9,7 @@
 #define BATON_TRANSFER_FABRIC_KV_SINK_H
 
 #include "baton/transfer/jobs.h"
+#include "baton/transfer/window.h"
 #include "fabric.h"
 
 #define BT_SINK_PEERS_MAX 256u
@@ -51,6 +52,7 @@ struct chunk {
     struct rail *rail;
     uint32_t op;
     uint64_t bytes;
+    struct bt_window_op timed;
     struct bt_tpiece pieces[]; /* sink->pieces_max */
 };
 
@@ -81,6 +83,9 @@ struct rail {
     char text[BT_WIRE_TEXT_MAX + 1];
     struct bt_flow flow;       /* of the peer's rule, if it has one */
     struct bt_lane_id lane_id; /* ready only */
+    struct bt_window window;   /* of the lane; fixed for a paced peer */
+    int64_t asked_ns;          /* the last PING left */
+    uint64_t pinged;           /* token of the last PING */
 };
 
 /* One region of one source, as this sink sees it. */

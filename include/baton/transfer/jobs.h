@@ -12,7 +12,8 @@
  *    job did not end well
  *  - a job ends once, and not before its last operation has ended: a buffer
  *    under a landing write is never given back, also after cancel
- *  - a lane never has more bytes or operations out than its window
+ *  - no operation is posted that takes a lane beyond its window of that moment,
+ *    except one alone
  *  - what a lane lost is sent again over another lane, or the same one when it
  *    is back; bytes that failed again after retries_max repeats end the job
  *  - a block that failed its checksum is fetched once more; then it ends the
@@ -78,6 +79,11 @@ enum bt_status bt_jobs_lane_open(struct bt_jobs *jobs,
                                  struct bt_lane_id *out);
 void bt_jobs_lane_rate(struct bt_jobs *jobs, struct bt_lane_id lane,
                        uint64_t rate_bytes_per_s);
+/* Other sizes from now on. What is out stays: below it nothing new goes until
+ * enough has ended. BT_INVALID: a zero; BT_STALE: closed. Nothing changes then.
+ */
+enum bt_status bt_jobs_lane_window(struct bt_jobs *jobs, struct bt_lane_id lane,
+                                   uint64_t window_bytes, uint32_t op_bytes);
 /* No new operations on it; those out must still be reported by
  * bt_jobs_op_ended (with a failure, which does not count as a retry of the
  * operation: the lane was at fault). The handle dies with the last of them. */
@@ -131,9 +137,10 @@ bool bt_jobs_next(struct bt_jobs *jobs, struct bt_lane_id lane, int64_t now_ns,
                   struct bt_job_op *op_out);
 /* It ended. Blocks whose last byte it brought are listed by position in the
  * spec's arrays; verify them and report each damaged one before the next call.
- * landed_out: room for as many as an operation can complete (op_bytes /
- * block_bytes + pieces + 1), else BT_TOO_LARGE and nothing changes; NULL: they
- * are not listed. Of a job that was stopped none are. BT_STALE: not out. */
+ * landed_out: room for as many as an operation can complete (op_bytes as it
+ * was when it was posted / block_bytes + pieces + 1), else BT_TOO_LARGE and
+ * nothing changes; NULL: they are not listed. Of a job that was stopped none
+ * are. BT_STALE: not out. */
 enum bt_status bt_jobs_op_ended(struct bt_jobs *jobs, uint32_t op,
                                 enum bt_status status, int64_t now_ns,
                                 uint32_t *landed_out, uint32_t landed_max,

@@ -16,7 +16,8 @@ struct bt_plan_check {
     uint32_t grain; /* divides block_bytes and every piece */
     uint64_t out_bytes[BT_JOB_LANES_MAX];
     uint32_t out_ops[BT_JOB_LANES_MAX];
-    uint64_t window_bytes[BT_JOB_LANES_MAX]; /* 0: no limit */
+    /* 0: no limit. May change: an operation is judged when it is posted. */
+    uint64_t window_bytes[BT_JOB_LANES_MAX];
     uint32_t window_ops[BT_JOB_LANES_MAX];
     const uint32_t *by_local; /* bt_plan_index's; NULL: every look-up reads the
                                  whole list */

@@ -124,7 +124,11 @@ struct bt_probe_flow {
     uint64_t bytes;
     uint32_t descriptors;
     uint64_t window_bytes; /* the sink keeps under way; 0: not known */
-    int64_t start_ns;      /* from any moment */
+    /* It follows the rate (window.h): this long and so much more, up to
+     * window_bytes; 0: it does not */
+    int64_t window_target_ns;
+    uint64_t window_share;
+    int64_t start_ns; /* from any moment */
     const struct bt_probe_fit *fit;
     double ns; /* out: from its own start */
 };
