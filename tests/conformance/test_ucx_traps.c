@@ -274,6 +274,31 @@ static void stopped_then_goes_on(const char *transports)
     bed_close(&bed);
 }
 
+/* Dead between our connect to its data port and the first byte sent there. With
+ * connects that wait (UCX_TCP_CONN_NB=n, UCX's default) the endpoint fails
+ * before it is marked as ours, is put down for destruction, and its end then
+ * aborts us: `tcp_ep.c:478`. */
+static void test_killed_at_the_connect(void **state)
+{
+    uint32_t hits = 0;
+
+    (void)state;
+    if (getenv("BATON_UCX_TLS") != NULL)
+        skip();
+    for (int round = 0; round < 48 && hits < 3; round++) {
+        struct bed bed = {0};
+
+        bed_open(&bed, TCP, 'a', NULL);
+        if (bed_connect_killing(&bed)) {
+            hits++;
+            assert_true(bed.is_failed);
+        }
+        bed_close(&bed);
+    }
+    print_message("%u died so\n", hits);
+    assert_int_equal(hits, 3);
+}
+
 /* ---- set-up, wake-ups ---- */
 
 /* Both ends must make progress to connect: a stopped one must not stop us. */
@@ -542,6 +567,7 @@ int main(int argc, char **argv)
         TWO(close_mid_put),
         TWO(killed_in_the_middle),
         TWO(killed_idle),
+        cmocka_unit_test(test_killed_at_the_connect),
         TWO(stopped_then_goes_on),
         TWO(connect_to_the_stopped),
         TWO(message_after_silence),

@@ -5,7 +5,9 @@
 #include "baton/transfer/runs.h"
 #include "fabric.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -208,6 +211,48 @@ int bed_child_main(int argc, char **argv)
     return 0;
 }
 
+/* ---- a peer that dies between two calls of UCX ---- */
+
+static pid_t prey;           /* dies at our next connect; 0: nobody */
+static uint16_t prey_spared; /* but not at one to this port */
+static bool prey_taken;
+
+static bool is_data_port(const struct sockaddr *to)
+{
+    struct sockaddr_in v4;
+
+    if (to->sa_family != AF_INET)
+        return false;
+    memcpy(&v4, to, sizeof(v4));
+    return ntohs(v4.sin_port) != prey_spared;
+}
+
+/* In place of the C library's, also for UCX. The prey is stopped, so that its
+ * kernel takes the connection and nobody accepts it; killed, so that it is
+ * reset before UCX has sent its first byte. */
+int hooked_connect(int fd, const struct sockaddr *to,
+                   socklen_t size) __asm__("connect")
+    __attribute__((visibility("default"), used));
+
+int hooked_connect(int fd, const struct sockaddr *to, socklen_t size)
+{
+    pid_t pid = prey;
+    int status, result, error;
+
+    if (pid == 0 || !is_data_port(to))
+        return (int)syscall(SYS_connect, fd, to, size);
+    prey = 0;
+    prey_taken = true;
+    (void)kill(pid, SIGSTOP);
+    (void)waitpid(pid, &status, WUNTRACED);
+    result = (int)syscall(SYS_connect, fd, to, size);
+    error = errno;
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, &status, 0);
+    errno = error;
+    return result;
+}
+
 /* ---- parent ---- */
 
 static void spawn_child(struct bed *bed, char mode, const char *log)
@@ -363,7 +408,7 @@ static bool has_key(const struct bed *bed, const void *arg)
     return bed->packed_size > 0 || bed->is_failed;
 }
 
-void bed_connect(struct bed *bed)
+static void connect_begin(struct bed *bed)
 {
     struct sockaddr_storage address;
     socklen_t size;
@@ -379,6 +424,23 @@ void bed_connect(struct bed *bed)
     bed->conn->events = &events;
     bed->conn->arg = bed;
     assert_true(wait_until(bed, has_key, NULL, 10));
+}
+
+bool bed_connect_killing(struct bed *bed)
+{
+    prey = bed->child;
+    prey_spared = bed->port;
+    prey_taken = false;
+    connect_begin(bed);
+    prey = 0;
+    if (prey_taken)
+        bed->child = 0;
+    return prey_taken;
+}
+
+void bed_connect(struct bed *bed)
+{
+    connect_begin(bed);
     assert_false(bed->is_failed);
     assert_int_equal(
         bed->ops->key_open(bed->conn, bed->packed, bed->packed_size, &bed->key),

@@ -49,6 +49,10 @@ void bed_open(struct bed *bed, const char *transports, char mode,
               const char *log);
 /* Connect, learn the child's key. */
 void bed_connect(struct bed *bed);
+/* The same; the child is killed as UCX here connects to where its data goes.
+ * Which end connects there is UCX's choice, by address: false, it was the
+ * child, which lives. */
+bool bed_connect_killing(struct bed *bed);
 void bed_close(struct bed *bed);
 /* End the connection; done and closed come within the limit. */
 void bed_disconnect(struct bed *bed);
