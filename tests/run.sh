@@ -2,6 +2,8 @@
 # Install what is needed, build, and run every test. Last line: ctest's
 # summary of the dev build. Non-zero when anything fails.
 #   tests/run.sh [--quick] [-j N]      --quick: the dev build alone
+# gcc builds dev, clang the sanitizers' build: both see every source with all
+# warnings as errors. -j: processors to use (default: all).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,7 +12,7 @@ jobs=$(nproc)
 quick=
 
 usage() {
-    sed -n '2,4s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 while [ $# -gt 0 ]; do
@@ -23,8 +25,17 @@ while [ $# -gt 0 ]; do
     shift
 done
 case $jobs in '' | *[!0-9]* | 0) usage ;; esac
+# Many tests wait most of their time: two more than there are processors.
+# Those that want the machine for themselves say so (PROCESSORS, RUN_SERIAL).
+beside=$((jobs + 2))
 
-step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+step_name= step_began=0
+step() { # [NAME]: ends the one before
+    [ -z "$step_name" ] || printf '== %s: %s s\n' "$step_name" \
+        "$((SECONDS - step_began))"
+    step_name=$* step_began=$SECONDS
+    [ $# -eq 0 ] || printf '\n== %s (at %s s)\n' "$step_name" "$SECONDS"
+}
 
 # No test may wait for a terminal.
 exec </dev/null
@@ -40,33 +51,38 @@ run() {
     }
 }
 
-build() { # PRESET [CMAKE_BUILD_ARG...]
-    local preset=$1
-    shift
-    run cmake --preset "$preset" >"build/$preset.configure.log" 2>&1 || {
-        cat "build/$preset.configure.log"
+build() { # PRESET
+    run cmake --preset "$1" >"build/$1.configure.log" 2>&1 || {
+        cat "build/$1.configure.log"
         return 1
     }
-    run cmake --build --preset "$preset" -j "$jobs" "$@"
+    run cmake --build --preset "$1" -j "$jobs"
+}
+
+# The ten slowest tests of a log of ctest.
+slowest() { # LOG
+    printf '\nslowest tests (seconds):\n'
+    awk '/ Test +#[0-9]+: .* sec *$/ {
+        sub(/.* Test +#[0-9]+: /, "")
+        printf "%8.1f  %s\n", $(NF - 1), $1 }' "$1" | sort -rn | sed -n 1,10p
 }
 
 mkdir -p build
 step 'packages'
 deploy/install_packages.sh --test
 if [ -z "$quick" ]; then
-    step 'clang build'
-    build clang || true
-    step 'address and undefined-behaviour sanitizers'
+    step 'sanitizer build (clang)'
     if build asan; then
+        step 'sanitizer tests'
         export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
         export UBSAN_OPTIONS=print_stacktrace=1
-        run ctest --preset asan -j "$jobs" \
-            -L '^(unit|property|scenario|conformance|fuzz|torture)$' || true
-        run ctest --preset asan -j 1 -L '^e2e$' -LE '^slow$' || true
+        run ctest --preset asan -j "$beside" -LE '^(slow|checks)$' \
+            --output-log build/asan.ctest.log || true
         unset ASAN_OPTIONS UBSAN_OPTIONS
+        slowest build/asan.ctest.log || true
     fi
 fi
-step 'dev build'
+step 'dev build (gcc)'
 if ! build dev; then
     printf '\nfailed:%s\n' "$failed"
     exit 1
@@ -78,8 +94,12 @@ if [ -n "$failed" ]; then
     code=1
 fi
 # The summary line is held back so that it comes last.
-ctest --preset dev -j "$jobs" 2>&1 | tee build/dev.ctest.log |
+ctest --preset dev -j "$beside" 2>&1 | tee build/dev.ctest.log |
     awk '/tests passed,/ { summary = $0; next }
          { print; fflush() }
-         END { print summary }' || code=1
+         END { print summary >"build/dev.summary" }' || code=1
+slowest build/dev.ctest.log || true
+step
+printf 'in all: %s s\n' "$SECONDS"
+cat build/dev.summary
 exit "$code"

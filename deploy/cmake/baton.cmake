@@ -58,8 +58,13 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_link_options(-Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack -pie)
 endif()
 if(BATON_SANITIZE)
+    # Lines are enough for a report, and build a fifth faster.
     add_compile_options(-fsanitize=${BATON_SANITIZE}
-                        -fno-sanitize-recover=all)
+                        -fno-sanitize-recover=all -g1)
+    # gcc says so by itself.
+    if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND BATON_SANITIZE MATCHES address)
+        add_compile_definitions(__SANITIZE_ADDRESS__=1)
+    endif()
     add_link_options(-fsanitize=${BATON_SANITIZE})
 endif()
 if(BATON_COVERAGE)

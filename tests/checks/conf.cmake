@@ -33,7 +33,9 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND NOT BATON_SANITIZE
     if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND CMAKE_EXPORT_COMPILE_COMMANDS)
         baton_check(tidy ARGS ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
                     LABELS tidy TIMEOUT 900)
-        set_tests_properties(check_tidy PROPERTIES RUN_SERIAL TRUE)
+        # Takes minutes, of processors that nobody else wants: from the start,
+        # beside all but those that want to be alone.
+        set_tests_properties(check_tidy PROPERTIES COST 1000)
     endif()
 
     # Every public header compiles on its own.

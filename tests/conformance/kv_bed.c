@@ -84,6 +84,14 @@ double bed_slowness(void)
     return slowness >= 1 && slowness <= 20 ? slowness : 1;
 }
 
+uint32_t bed_part(uint32_t blocks)
+{
+    const char *given = getenv("BATON_DIVIDE");
+    unsigned long by = given != NULL ? strtoul(given, NULL, 10) : 1;
+
+    return by >= 1 && by <= 16 ? blocks / (uint32_t)by : blocks;
+}
+
 static double now_s(void)
 {
     struct timespec t;
@@ -304,7 +312,7 @@ struct bt_kv_sink *bed_other_sink(struct bed *bed, unsigned char *to)
         .layout = bed->layout,
         .region = to,
         .block_count = bed->blocks,
-        .connect_timeout_ns = (int64_t)(5e9 * bed_slowness()),
+        .connect_timeout_ns = (int64_t)(1e9 * (4 + bed_slowness())),
         .beat_ns = 50000000,
         .idle_ns = bed->idle_ns,
         .no_checksums = bed->no_checksums,

@@ -14,6 +14,9 @@
 /* BATON_SLOW=N: the machine is N times slower (emulated, say); beats and time
  * limits are so much longer, and what tests count in beats stays the same. */
 double bed_slowness(void);
+/* BATON_DIVIDE=N: of so much memory that filling and comparing it would be most
+ * of a test's time there, the Nth part. */
+uint32_t bed_part(uint32_t blocks);
 #define BED_HEARTBEAT_S (0.2 * bed_slowness())
 #define BED_LONG_S      30.0
 #define BED_SLOW        1000000u /* bytes/s: megabytes stay under way */

@@ -46,7 +46,7 @@ static void test_shapes(void **state)
         remote[i] = i;
         local[i] = (i * 997) % BLOCKS;
     }
-    bed_pull_ok(&bed, remote, local, 4000, 4000);
+    bed_pull_ok(&bed, remote, local, bed_part(4000), bed_part(4000));
     for (uint32_t i = 0; i < 4000; i++)
         remote[i] = local[i] = i;
     bed_pull_ok(&bed, remote, local, 4000, 1);
@@ -68,18 +68,19 @@ static void test_fan_out(void **state)
 static void test_sizes(void **state)
 {
     static uint32_t remote[40000], local[40000];
+    const uint32_t many = bed_part(40000);
     struct bed bed;
 
     bed_both(&bed, state, 3, 3000001);
     remote[0] = 2, remote[1] = 0, local[0] = 0, local[1] = 1;
     bed_pull_ok(&bed, remote, local, 2, 2);
     bed_close(&bed);
-    bed_both(&bed, state, 40000, 64);
-    for (uint32_t i = 0; i < 40000; i++) {
+    bed_both(&bed, state, many, 64);
+    for (uint32_t i = 0; i < many; i++) {
         remote[i] = i;
-        local[i] = 39999 - i;
+        local[i] = many - 1 - i;
     }
-    bed_pull_ok(&bed, remote, local, 40000, 40000);
+    bed_pull_ok(&bed, remote, local, many, many);
     bed_close(&bed);
 }
 
@@ -340,15 +341,16 @@ static void test_cancel(void **state)
 static void test_cancel_waits_for_gets(void **state)
 {
     static uint32_t line[BLOCKS];
+    const uint32_t count = bed_part(BLOCKS);
     struct bed bed;
     struct bed_end end;
     struct bt_kv_pull *pull;
 
     bed_line(line, BLOCKS);
     tap_install();
-    bed_both(&bed, state, BLOCKS, LARGE);
+    bed_both(&bed, state, count, LARGE);
     tap.rails[0].hold_gets = true;
-    assert_int_equal(bed_pull(&bed, bed.sink, "ok", line, line, BLOCKS,
+    assert_int_equal(bed_pull(&bed, bed.sink, "ok", line, line, count,
                               BED_LONG_S, &end, &pull),
                      BT_OK);
     bed_until(&bed, &tap.rails[0].gets, 4);

@@ -1,5 +1,5 @@
 if(TARGET baton AND TARGET bt_ab)
-    baton_test(e2e_demo LABELS e2e TIMEOUT 180
+    baton_test(e2e_demo LABELS e2e slow TIMEOUT 180
         SOURCES ${CMAKE_CURRENT_LIST_DIR}/bench_demo.c
         LIBS bt_ab bt_proto bt_base ext_ev
         ARGS $<TARGET_FILE:baton>)
@@ -18,5 +18,7 @@ if(TARGET baton AND TARGET bt_micro)
     add_test(NAME e2e_bench_transfer
              COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_bench_transfer.sh
                      $<TARGET_FILE:baton>)
-    set_tests_properties(e2e_bench_transfer PROPERTIES LABELS e2e TIMEOUT 600)
+    # Of figures, too: once, not under the sanitizers as well.
+    set_tests_properties(e2e_bench_transfer PROPERTIES LABELS "e2e;slow"
+                         TIMEOUT 600 COST 120)
 endif()

@@ -5,6 +5,7 @@
 set -u
 export BATON_FABRIC=$1 BATON_FABRIC_ADDRESS
 export BATON_SLOW=${BATON_SLOW:-5} # emulated processors: limits of time grow
+export BATON_DIVIDE=${BATON_DIVIDE:-4} # and filling memory takes its time
 shift
 case $BATON_FABRIC in
 ucx)

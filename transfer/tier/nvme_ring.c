@@ -104,6 +104,12 @@ static int piece_of(const struct bt_nvme_ring *ring, const void *at,
     return -1;
 }
 
+/* What is left to move; a flush has no memory. */
+static unsigned char *memory_of(const struct bt_nvme_op *op)
+{
+    return op->buffer != NULL ? op->buffer + op->done : NULL;
+}
+
 static int tell(struct bt_nvme_ring *ring, const struct bt_nvme_op *op,
                 bool submit, int result)
 {
@@ -111,7 +117,7 @@ static int tell(struct bt_nvme_ring *ring, const struct bt_nvme_op *op,
                                   .submit = submit,
                                   .at = op->at + op->done,
                                   .bytes = op->bytes - op->done,
-                                  .buffer = op->buffer + op->done,
+                                  .buffer = memory_of(op),
                                   .result = result};
 
     return ring->hook ? ring->hook(ring->hook_arg, &event) : result;
@@ -120,7 +126,7 @@ static int tell(struct bt_nvme_ring *ring, const struct bt_nvme_op *op,
 static void prepare(struct bt_nvme_ring *ring, const struct bt_nvme_op *op)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
-    unsigned char *at = op->buffer + op->done;
+    unsigned char *at = memory_of(op);
     uint64_t left = op->bytes - op->done, from = op->at + op->done;
     unsigned bytes = (unsigned)(left < CHUNK_MAX ? left : CHUNK_MAX);
     int piece;
