@@ -468,6 +468,20 @@ static bool add_seq(struct bt_call *call, const struct body *b, size_t prompt)
     return true;
 }
 
+/* What `baton serve` foresees for the pull; no other router says it. */
+static uint64_t estimate_of(struct bt_call *call)
+{
+    const char *text = bt_httpd_header(call->http, "X-Baton-Transfer-Ns");
+    uint64_t ns = 0;
+    if (text == NULL || strlen(text) > 18) {
+        return 0;
+    }
+    for (; *text >= '0' && *text <= '9'; text++) {
+        ns = 10 * ns + (uint64_t)(*text - '0');
+    }
+    return *text == '\0' ? ns : 0;
+}
+
 /* Roles of the first sequence; a batch has one set of parameters only. */
 static void set_roles(struct bt_call *call, struct body *b)
 {
@@ -475,6 +489,7 @@ static void set_roles(struct bt_call *call, struct body *b)
     if (b->has_remote) {
         call->seqs[0]->has_remote = true;
         call->seqs[0]->remote = b->remote;
+        call->seqs[0]->remote.estimate_ns = estimate_of(call);
         b->remote.blocks = NULL; /* handed over */
     }
 }

@@ -63,6 +63,7 @@ struct bt_remote {
     char region[BT_KV_NAME_MAX]; /* "": as ours */
     uint64_t *blocks;            /* malloc'd; indices, or keys of the region */
     size_t block_count;
+    uint64_t estimate_ns; /* what the orchestrator foresees; 0: not said */
 };
 
 struct bt_seq_list {

@@ -193,6 +193,7 @@ void bt_handoff_pull(struct bt_seq *seq)
         .local = seq->blocks + seq->hit_blocks,
         .count = seq->block_count - seq->hit_blocks,
         .deadline_ns = e->pull_timeout_ns,
+        .estimate_ns = seq->remote.estimate_ns,
         .owner = seq,
     };
     assert(seq->remote.block_count >= seq->block_count);

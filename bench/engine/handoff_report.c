@@ -4,6 +4,10 @@
  */
 #include "engine_priv.h"
 
+#include "baton/orchestrator/promtext.h"
+
+#include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PATHS_SHOWN 64
@@ -137,52 +141,82 @@ json_t *bt_handoff_state(struct bt_engine *e)
 
 /* ---- /metrics ---- */
 
-static void type_line(FILE *out, const char *name, const char *type,
-                      const char *help)
+/* A part of the page at a time goes through here. */
+struct part {
+    char bytes[4096]; /* of 8 rails, or both rows of a peer */
+    struct bt_text text;
+};
+
+static void part_open(struct part *part)
 {
-    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    bt_text_init(&part->text, part->bytes, sizeof(part->bytes));
 }
 
-static void seconds_line(FILE *out, const char *part, int64_t ns)
+static void part_write(struct part *part, FILE *out)
 {
-    fprintf(out, "baton_engine_pull_seconds_total{part=\"%s\"} %.9f\n", part,
-            (double)ns / 1e9);
+    assert(!part->text.overflow);
+    fwrite(part->bytes, 1, part->text.used, out);
 }
 
-static void path_line(FILE *out, const struct bt_agent_path *p)
+static void seconds_row(struct bt_text *t, const char *name, int64_t ns)
 {
-    const char *name = p->name[0] != '\0' ? p->name : p->host;
-    if (p->predicted == 0) {
-        return;
+    const struct bt_prom_pair labels[] = {{"part", name}, {NULL, NULL}};
+
+    bt_prom_row_fixed(t, "baton_engine_pull_seconds_total", labels,
+                      (double)ns / 1e9, 9);
+}
+
+static void error_row(struct bt_text *t, const struct bt_agent_path *p,
+                      const char *quantile, double value)
+{
+    char port[8];
+    const struct bt_prom_pair labels[] = {
+        {"peer", p->name[0] != '\0' ? p->name : p->host},
+        {"port", port},
+        {"quantile", quantile},
+        {NULL, NULL},
+    };
+
+    snprintf(port, sizeof(port), "%u", (unsigned int)p->port);
+    bt_prom_row_fixed(t, "baton_engine_pull_error", labels, value, 6);
+}
+
+static void pulls_part(struct bt_text *t, const struct bt_engine *e)
+{
+    bt_prom_family(t, "baton_engine_pull_seconds_total", "counter",
+                   "Time of KV pulls that ended well, by part.");
+    seconds_row(t, "setup", e->setup_ns);
+    seconds_row(t, "queued", e->queued_ns);
+    seconds_row(t, "moved", e->moved_ns);
+    bt_prom_family(t, "baton_engine_pull_bytes_total", "counter",
+                   "Bytes of KV pulls, by rail.");
+    for (uint32_t i = 0; i < rails_of(e); i++) {
+        const struct bt_prom_pair labels[] = {{"rail", rail_name(e, i)},
+                                              {NULL, NULL}};
+
+        bt_prom_row_u64(t, "baton_engine_pull_bytes_total", labels,
+                        e->rail_bytes[i]);
     }
-    fprintf(out,
-            "baton_engine_pull_error{peer=\"%s\",port=\"%u\","
-            "quantile=\"0.5\"} %.6f\n",
-            name, (unsigned int)p->port, p->error_median);
-    fprintf(out,
-            "baton_engine_pull_error{peer=\"%s\",port=\"%u\","
-            "quantile=\"0.95\"} %.6f\n",
-            name, (unsigned int)p->port, p->error_p95);
+    bt_prom_family(t, "baton_engine_pull_error", "gauge",
+                   "Relative error of predicted pull times, last 256 per "
+                   "peer.");
 }
 
 void bt_handoff_metrics(struct bt_engine *e, FILE *out)
 {
     struct bt_agent_path paths[PATHS_SHOWN];
     size_t count = bt_agent_paths(e->agent, paths, PATHS_SHOWN);
-    type_line(out, "baton_engine_pull_seconds_total", "counter",
-              "Time of KV pulls that ended well, by part.");
-    seconds_line(out, "setup", e->setup_ns);
-    seconds_line(out, "queued", e->queued_ns);
-    seconds_line(out, "moved", e->moved_ns);
-    type_line(out, "baton_engine_pull_bytes_total", "counter",
-              "Bytes of KV pulls, by rail.");
-    for (uint32_t i = 0; i < rails_of(e); i++) {
-        fprintf(out, "baton_engine_pull_bytes_total{rail=\"%s\"} %llu\n",
-                rail_name(e, i), (unsigned long long)e->rail_bytes[i]);
-    }
-    type_line(out, "baton_engine_pull_error", "gauge",
-              "Relative error of predicted pull times, last 256 per peer.");
+    struct part part;
+    part_open(&part);
+    pulls_part(&part.text, e);
+    part_write(&part, out);
     for (size_t i = 0; i < count; i++) {
-        path_line(out, &paths[i]);
+        if (paths[i].predicted == 0) {
+            continue;
+        }
+        part_open(&part);
+        error_row(&part.text, &paths[i], "0.5", paths[i].error_median);
+        error_row(&part.text, &paths[i], "0.95", paths[i].error_p95);
+        part_write(&part, out);
     }
 }

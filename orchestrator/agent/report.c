@@ -3,6 +3,9 @@
  * names from our own options, or from peers and then escaped. */
 #include "service.h"
 
+#include "baton/orchestrator/promtext.h"
+#include "baton/transfer/window.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +185,7 @@ static void transfers(struct bt_text *t, struct bt_agent_service *s)
     number(t, "asked", s->asked);
     number(t, "asks_refused", s->asks_refused);
     number(t, "refused_auth", a.refused_auth);
+    number(t, "doors_shut", a.doors_shut);
     number(t, "refused_layout", a.refused_layout);
     number(t, "ring_full", a.ring_full);
     number(t, "live_pulls", a.live_pulls);
@@ -214,12 +218,22 @@ static void regions(struct bt_text *t, const struct bt_agent_service *s)
 static void pool_json(struct bt_text *t, const struct bt_agent_service *s);
 
 /* Under way from one peer: what a probe needs to foresee queues. */
-static uint64_t service_window(const struct bt_agent_service *s)
+static void window_json(struct bt_text *t, const struct bt_agent_service *s)
 {
     uint64_t chunk = s->config.chunk_bytes, reads = s->config.inflight_max;
+    struct bt_window_limits most = {
+        .ops_max = (uint32_t)(reads > 0 ? reads : 16),
+        .op_max = (uint32_t)(chunk > 0 ? chunk : 1u << 20),
+        .target_ns = s->config.window_target_ns,
+    };
 
-    return (chunk > 0 ? chunk : 1u << 20) * (reads > 0 ? reads : 16) *
-           rails_of(s);
+    number(t, "window_bytes",
+           (uint64_t)most.op_max * most.ops_max * rails_of(s));
+    if (most.target_ns < 0)
+        return;
+    number(t, "window_target_ns",
+           most.target_ns > 0 ? (uint64_t)most.target_ns : BT_WINDOW_TARGET_NS);
+    number(t, "window_share", bt_window_share(&most) * rails_of(s));
 }
 
 void service_report(struct bt_agent_service *s, struct bt_httpd_request *req)
@@ -238,7 +252,7 @@ void service_report(struct bt_agent_service *s, struct bt_httpd_request *req)
     text(&t, "fabric", s->config.fabric);
     text(&t, "address", s->address);
     number(&t, "port", bt_agent_port(s->agent));
-    number(&t, "window_bytes", service_window(s));
+    window_json(&t, s);
     key(&t, "authenticated");
     bt_text_str(&t, s->config.key != NULL ? "true," : "false,");
     rails_list(&t, s);
@@ -320,31 +334,6 @@ void service_report_pool(struct bt_agent_service *s,
 
 /* ---- /metrics ---- */
 
-static void family(struct bt_text *t, const char *name, const char *type,
-                   const char *help)
-{
-    bt_text_str(t, "# HELP ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, help);
-    bt_text_str(t, "\n# TYPE ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, type);
-    bt_text_str(t, "\n");
-}
-
-/* labels: "" or {...}. */
-static void sample(struct bt_text *t, const char *name, const char *labels,
-                   uint64_t value)
-{
-    bt_text_str(t, name);
-    bt_text_str(t, labels);
-    bt_text_str(t, " ");
-    bt_text_u64(t, value);
-    bt_text_str(t, "\n");
-}
-
 struct row {
     const char *name, *type, *help;
     uint64_t value;
@@ -353,8 +342,8 @@ struct row {
 static void rows(struct bt_text *t, const struct row *row, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        family(t, row[i].name, row[i].type, row[i].help);
-        sample(t, row[i].name, "", row[i].value);
+        bt_prom_family(t, row[i].name, row[i].type, row[i].help);
+        bt_prom_row_u64(t, row[i].name, NULL, row[i].value);
     }
 }
 
@@ -375,6 +364,8 @@ static void agent_rows(struct bt_text *t, struct bt_agent_service *s)
         {"baton_agent_checksum_failures_total", "counter",
          "Pulls whose bytes differed from their checksums.",
          a.checksum_failures},
+        {"baton_agent_doors_shut_total", "counter",
+         "Times that file descriptors ran out.", a.doors_shut},
         {"baton_agent_refused_auth_total", "counter",
          "Peers refused for their key.", a.refused_auth},
         {"baton_agent_refused_layout_total", "counter",
@@ -428,47 +419,35 @@ static void pool_rows(struct bt_text *t, const struct bt_agent_service *s)
 
 static void seconds_of(struct bt_text *t, const char *part, int64_t ns)
 {
-    bt_text_str(t, "baton_agent_pull_seconds_total{part=\"");
-    bt_text_str(t, part);
-    bt_text_str(t, "\"} ");
-    bt_text_fixed(t, (double)ns / 1e9, 9);
-    bt_text_str(t, "\n");
-}
+    const struct bt_prom_pair labels[] = {{"part", part}, {NULL, NULL}};
 
-/* Quotes, backslashes and control bytes of a name do not pass. */
-static void label(const char *from, char out[BT_KV_NAME_MAX])
-{
-    snprintf(out, BT_KV_NAME_MAX, "%s", from);
-    for (char *c = out; *c != '\0'; c++)
-        *c = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '_' : *c;
+    bt_prom_row_fixed(t, "baton_agent_pull_seconds_total", labels,
+                      (double)ns / 1e9, 9);
 }
 
 static void transport_of(struct bt_text *t, const struct bt_agent_path *p)
 {
-    char labels[448], name[BT_KV_NAME_MAX], region[BT_KV_NAME_MAX];
+    char port[8];
+    const struct bt_prom_pair labels[] = {
+        {"peer", p->name},     {"host", p->host},           {"port", port},
+        {"region", p->region}, {"transport", p->transport}, {NULL, NULL},
+    };
 
-    label(p->name, name);
-    label(p->region, region);
-    snprintf(labels, sizeof(labels),
-             "{peer=\"%s\",host=\"%s\",port=\"%u\",region=\"%s\","
-             "transport=\"%s\"}",
-             name, p->host, (unsigned int)p->port, region, p->transport);
-    sample(t, "baton_agent_path_bytes_total", labels, p->bytes);
+    snprintf(port, sizeof(port), "%u", (unsigned int)p->port);
+    bt_prom_row_u64(t, "baton_agent_path_bytes_total", labels, p->bytes);
 }
 
 static void error_of(struct bt_text *t, const struct bt_agent_path *p,
                      const char *quantile, double value)
 {
-    char labels[256], name[BT_KV_NAME_MAX];
+    char port[8];
+    const struct bt_prom_pair labels[] = {
+        {"peer", p->name},      {"host", p->host}, {"port", port},
+        {"quantile", quantile}, {NULL, NULL},
+    };
 
-    label(p->name, name);
-    snprintf(labels, sizeof(labels),
-             "{peer=\"%s\",host=\"%s\",port=\"%u\",quantile=\"%s\"} ", name,
-             p->host, (unsigned int)p->port, quantile);
-    bt_text_str(t, "baton_agent_prediction_error");
-    bt_text_str(t, labels);
-    bt_text_fixed(t, value, 6);
-    bt_text_str(t, "\n");
+    snprintf(port, sizeof(port), "%u", (unsigned int)p->port);
+    bt_prom_row_fixed(t, "baton_agent_prediction_error", labels, value, 6);
 }
 
 static void path_rows(struct bt_text *t, struct bt_agent_service *s)
@@ -477,16 +456,18 @@ static void path_rows(struct bt_text *t, struct bt_agent_service *s)
     size_t count =
         paths != NULL ? bt_agent_paths(s->agent, paths, SERVICE_PATHS) : 0;
 
-    family(t, "baton_agent_prediction_error", "gauge",
-           "Relative error of predicted pull times, last 256 per peer.");
+    bt_prom_family(
+        t, "baton_agent_prediction_error", "gauge",
+        "Relative error of predicted pull times, last 256 per peer.");
     for (size_t i = 0; i < count; i++) {
         if (paths[i].predicted == 0)
             continue;
         error_of(t, &paths[i], "0.5", paths[i].error_median);
         error_of(t, &paths[i], "0.95", paths[i].error_p95);
     }
-    family(t, "baton_agent_path_bytes_total", "counter",
-           "Bytes pulled from a region of a peer, and what carries them.");
+    bt_prom_family(
+        t, "baton_agent_path_bytes_total", "counter",
+        "Bytes pulled from a region of a peer, and what carries them.");
     for (size_t i = 0; i < count; i++)
         transport_of(t, &paths[i]);
     free(paths);
@@ -494,19 +475,20 @@ static void path_rows(struct bt_text *t, struct bt_agent_service *s)
 
 static void rail_rows(struct bt_text *t, const struct bt_agent_service *s)
 {
-    char labels[64];
-
-    family(t, "baton_agent_rail_bytes_total", "counter",
-           "Bytes pulled into the pool, by rail.");
+    bt_prom_family(t, "baton_agent_rail_bytes_total", "counter",
+                   "Bytes pulled into the pool, by rail.");
     for (uint32_t i = 0; i < rails_of(s); i++) {
-        snprintf(labels, sizeof(labels), "{rail=\"%s\"}", rail_name(s, i));
-        sample(t, "baton_agent_rail_bytes_total", labels, s->rail_bytes[i]);
+        const struct bt_prom_pair labels[] = {{"rail", rail_name(s, i)},
+                                              {NULL, NULL}};
+
+        bt_prom_row_u64(t, "baton_agent_rail_bytes_total", labels,
+                        s->rail_bytes[i]);
     }
 }
 
 void service_metrics(struct bt_agent_service *s, struct bt_httpd_request *req)
 {
-    size_t size = HEAD_BYTES + SERVICE_PATHS * (2 * 384u + 512u);
+    size_t size = HEAD_BYTES + SERVICE_PATHS * (2 * 384u + 1024u);
     char *buf = malloc(size);
     struct bt_text t;
 
@@ -514,12 +496,12 @@ void service_metrics(struct bt_agent_service *s, struct bt_httpd_request *req)
     agent_rows(&t, s);
     if (s->pool != NULL)
         pool_rows(&t, s);
-    family(&t, "baton_agent_pull_seconds_total", "counter",
-           "Time of pulls into the pool, by part.");
+    bt_prom_family(&t, "baton_agent_pull_seconds_total", "counter",
+                   "Time of pulls into the pool, by part.");
     seconds_of(&t, "setup", s->setup_ns);
     seconds_of(&t, "queued", s->queued_ns);
     seconds_of(&t, "moved", s->moved_ns);
     rail_rows(&t, s);
     path_rows(&t, s);
-    service_send(req, "text/plain; version=0.0.4; charset=utf-8", buf, &t);
+    service_send(req, BT_PROM_TYPE, buf, &t);
 }

@@ -56,26 +56,44 @@ static bool names(const char *list, const char *word)
     return list != NULL && strstr(list, word) != NULL;
 }
 
-/* Bytes that go by TCP although RDMA was meant are the silent way to be ten
- * times slower (field failure E18). UCX_* of the environment win. */
-static const char *rdma_fault(const struct bt_agent_service_config *c)
+/* What UCX would take for a rail: its own words, then the agent's, then the
+ * environment's. */
+static const char *ucx_fault(const char *transports, const char *device)
 {
-    const char *tls = getenv("UCX_TLS"), *nets = getenv("UCX_NET_DEVICES");
+    const char *tls = transports != NULL ? transports : getenv("UCX_TLS");
+    const char *nets = device != NULL ? NULL : getenv("UCX_NET_DEVICES");
 
-    if (strcmp(c->fabric, "verbs") == 0)
-        return NULL;
-    if (strcmp(c->fabric, "sim") == 0)
-        return "require-rdma: the sim fabric is none";
-    tls = tls != NULL ? tls : c->transports;
     if (tls == NULL || names(tls, "tcp"))
         return "require-rdma: UCX would use tcp; give --fabric verbs or "
-               "--transports rc_verbs,self (UCX_TLS wins over it)";
+               "--transports rc_verbs,self";
     if (!names(tls, "rc") && !names(tls, "dc") && !names(tls, "ud") &&
         !names(tls, "ib"))
         return "require-rdma: no RDMA transport in UCX_TLS";
     if (nets != NULL && strcmp(nets, "all") != 0 && strchr(nets, ':') == NULL)
         return "require-rdma: UCX_NET_DEVICES names no RDMA port";
     return NULL;
+}
+
+/* Bytes that go by TCP although RDMA was meant are the silent way to be ten
+ * times slower (field failure E18). */
+static const char *rdma_fault(const struct bt_agent_service_config *c)
+{
+    const char *fault = NULL;
+
+    if (strcmp(c->fabric, "verbs") == 0)
+        return NULL;
+    if (strcmp(c->fabric, "sim") == 0)
+        return "require-rdma: the sim fabric is none";
+    if (c->rail_count == 0)
+        return ucx_fault(c->transports, NULL);
+    for (uint32_t i = 0; i < c->rail_count && fault == NULL; i++) {
+        const struct bt_rail_config *rail = &c->rails[i];
+
+        fault = ucx_fault(rail->transports != NULL ? rail->transports
+                                                   : c->transports,
+                          rail->device);
+    }
+    return fault;
 }
 
 /* "rc_verbs/mlx5_0:1": each of what carries a rail, and at least one. */
@@ -191,11 +209,8 @@ static enum bt_status open_agent(struct bt_agent_service *s, char *error_out,
     for (uint32_t i = 0; i < c->rail_count; i++) {
         snprintf(s->rail_names[i], sizeof(s->rail_names[i]), "%s",
                  c->rails[i].name);
-        s->rails[i] = (struct bt_rail_config){
-            .name = s->rail_names[i],
-            .address = c->rails[i].address,
-            .device = c->rails[i].device,
-        };
+        s->rails[i] = c->rails[i];
+        s->rails[i].name = s->rail_names[i];
     }
     const struct bt_agent_config agent = {
         .api_version = BT_AGENT_API_VERSION,
@@ -211,6 +226,7 @@ static enum bt_status open_agent(struct bt_agent_service *s, char *error_out,
         .checksums = true,
         .chunk_bytes = c->chunk_bytes,
         .inflight_max = c->inflight_max,
+        .window_target_ns = c->window_target_ns,
     };
     enum bt_status status =
         bt_agent_open(&agent, &s->agent, error_out, error_size);

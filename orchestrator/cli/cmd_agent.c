@@ -6,6 +6,7 @@
  */
 #include "cmd_agent_calibration.h"
 #include "command.h"
+#include "daemon.h"
 #include "parent.h"
 #include "transfer_options.h"
 
@@ -22,7 +23,7 @@
 
 struct agent_options {
     const char *name, *listen, *http, *key_file, *fabric, *transports, *nvme;
-    const char *model_hash, *calibration;
+    const char *model_hash, *calibration, *window_target;
     uint64_t host_pool, block_bytes, probe_bytes, block_tokens, version;
     uint64_t chunk, inflight;
     bool require_rdma, insecure, die_with_parent;
@@ -46,14 +47,17 @@ static const struct bt_option options[] = {
      "what bytes move by: ucx, verbs or sim (ucx)", AT(fabric)},
     {"transports", 0, BT_OPTION_STRING, "LIST", "UCX_TLS (tcp,self)",
      AT(transports)},
-    {"rail", 0, BT_OPTION_LIST, "NAME=ADDRESS[@DEVICE]",
-     "NIC that carries bytes, e.g. r0=10.0.0.1@mlx5_0; repeatable", AT(rails)},
+    {"rail", 0, BT_OPTION_LIST, TRANSFER_RAIL,
+     "NIC that carries bytes, e.g. r0=10.0.0.1@mlx5_0:1,gid=3; keys: gid, "
+     "partition, mtu, class, rate, transports; repeatable",
+     AT(rails)},
     {"chunk", 0, BT_OPTION_SIZE, "BYTES", "largest single read (1MiB)",
      AT(chunk)},
     {"inflight", 0, BT_OPTION_U64, "N",
-     "reads under way per peer and rail; less is fairer between peers, more "
-     "fills longer links (16)",
-     AT(inflight)},
+     "most reads under way per peer and rail (16)", AT(inflight)},
+    {"window-target", 0, BT_OPTION_STRING, "TIME|off",
+     "reads become fewer and smaller while they take longer; off: never (8ms)",
+     AT(window_target)},
     {"require-rdma", 0, BT_OPTION_FLAG, NULL,
      "refuse to start when bytes would go by TCP", AT(require_rdma)},
     {"host-pool", 0, BT_OPTION_SIZE, "BYTES",
@@ -91,19 +95,10 @@ const struct bt_command bt_command_agent = {
 
 /* Texts that the configuration points to. */
 struct texts {
-    char listen[64], http[64], nvme[512];
+    char listen[256], http[256], nvme[512];
     struct transfer_rails rails;
     uint8_t key[TRANSFER_KEY];
 };
-
-static void on_say(void *arg, int level, const char *word, const char *text)
-{
-    static const enum bt_log_level levels[] = {BT_LOG_ERROR, BT_LOG_WARN,
-                                               BT_LOG_INFO};
-
-    (void)arg;
-    bt_log(levels[level < 0 || level > 2 ? 2 : level], word, "%s", text);
-}
 
 static int usage(const char *what)
 {
@@ -112,29 +107,6 @@ static int usage(const char *what)
 }
 
 /* ---- options into configuration ---- */
-
-/* "ADDR:PORT", "[ADDR]:PORT"; the address goes to buf. */
-static bool read_listen(const char *text, char *buf, size_t size,
-                        uint16_t *port_out)
-{
-    const char *colon = strrchr(text, ':');
-    char *end = NULL;
-
-    if (colon == NULL || colon == text || colon[1] < '0' || colon[1] > '9')
-        return false;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    size_t n = (size_t)(colon - text);
-    if (text[0] == '[' && n > 2 && text[n - 1] == ']') {
-        text++;
-        n -= 2;
-    }
-    if (*end != '\0' || port > 65535 || n >= size)
-        return false;
-    memcpy(buf, text, n);
-    buf[n] = '\0';
-    *port_out = (uint16_t)port;
-    return true;
-}
 
 /* PATH:BYTES, cut at the last colon. */
 static bool read_nvme(const char *text, char *path, size_t size,
@@ -160,26 +132,41 @@ static bool read_hex(const char *text, uint64_t *out)
     return *end == '\0';
 }
 
+/* NULL: 0, the agent's own. */
+static bool read_target(const char *text, int64_t *ns_out)
+{
+    if (text == NULL)
+        return true;
+    *ns_out = -1;
+    if (strcmp(text, "off") == 0)
+        return true;
+    return bt_duration_parse(text, ns_out) == BT_OK && *ns_out > 0;
+}
+
 static int read_transfer(const struct agent_options *o,
                          struct bt_agent_service_config *c, struct texts *texts)
 {
+    char error[200];
+
     if (!transfer_fabric_known(o->fabric))
         return usage("--fabric is ucx, verbs or sim");
     for (size_t i = 0; i < o->rails.count; i++) {
-        if (!transfer_rail_add(&texts->rails, o->rails.items[i]))
-            return usage("--rail is NAME=ADDRESS[@DEVICE], at most 8");
+        if (!transfer_rail_add(&texts->rails, o->rails.items[i], error,
+                               sizeof(error))) {
+            fprintf(stderr, "baton agent: --rail '%s': %s\n", o->rails.items[i],
+                    error);
+            return BT_EXIT_USAGE;
+        }
     }
-    for (uint32_t i = 0; i < texts->rails.count; i++) {
-        const struct bt_rail_config *rail = &texts->rails.rails[i];
-
-        c->rails[i].name = rail->name;
-        c->rails[i].address = rail->address;
-        c->rails[i].device = rail->device;
-    }
+    if (!transfer_rails_resolve("agent", o->fabric, &texts->rails))
+        return BT_EXIT_CONFIG;
+    c->rails = texts->rails.rails;
     if (o->chunk > UINT32_MAX || o->inflight > 65536)
         return usage("--chunk is below 4GiB, --inflight at most 65536");
     c->chunk_bytes = (uint32_t)o->chunk;
     c->inflight_max = (uint32_t)o->inflight;
+    if (!read_target(o->window_target, &c->window_target_ns))
+        return usage("--window-target is a time above 0, or off");
     c->rail_count = texts->rails.count;
     c->fabric = o->fabric;
     c->transports = o->transports;
@@ -231,26 +218,24 @@ static int read_options(const struct agent_options *o,
 {
     if (!good_name(o->name))
         return usage("--name is 1 to 63 plain characters");
-    if (!read_listen(o->listen, texts->listen, sizeof(texts->listen), &c->port))
+    if (!daemon_address(o->listen, texts->listen, sizeof(texts->listen),
+                        &c->port))
         return usage("--listen is ADDR:PORT, such as 10.0.0.1:9468");
-    if (!read_listen(o->http, texts->http, sizeof(texts->http), &c->http_port))
+    if (!daemon_address(o->http, texts->http, sizeof(texts->http),
+                        &c->http_port))
         return usage("--http is ADDR:PORT, such as 127.0.0.1:9467");
+    if (!transfer_host("agent", "listen", texts->listen, texts->listen) ||
+        !transfer_host("agent", "http", texts->http, texts->http))
+        return BT_EXIT_CONFIG;
     c->name = o->name;
     c->address = texts->listen;
     c->http_address = texts->http;
-    c->say = on_say;
+    c->say = daemon_say;
     int code = read_transfer(o, c, texts);
     return code != BT_EXIT_OK ? code : read_pool(o, c, texts);
 }
 
 /* ---- the process ---- */
-
-static void on_signal(struct ev_loop *loop, ev_signal *signal, int events)
-{
-    (void)signal;
-    (void)events;
-    ev_break(loop, EVBREAK_ALL);
-}
 
 static int exit_code_of(enum bt_status status)
 {
@@ -266,8 +251,9 @@ static int exit_code_of(enum bt_status status)
     return BT_EXIT_FAILED;
 }
 
-static int serve(struct ev_loop *loop, const struct bt_agent_service_config *c)
+static int serve(struct ev_loop *loop, void *arg)
 {
+    const struct bt_agent_service_config *c = arg;
     struct bt_agent_service *service = NULL;
     char error[256] = "";
     enum bt_status status =
@@ -285,40 +271,6 @@ static int serve(struct ev_loop *loop, const struct bt_agent_service_config *c)
     ev_run(loop, 0);
     bt_agent_service_destroy(service);
     return BT_EXIT_OK;
-}
-
-static int run_loop(const struct bt_agent_service_config *c)
-{
-    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
-    ev_signal term, interrupt;
-
-    if (loop == NULL) {
-        fprintf(stderr, "baton agent: no event loop\n");
-        return BT_EXIT_FAILED;
-    }
-    ev_signal_init(&term, on_signal, SIGTERM);
-    ev_signal_init(&interrupt, on_signal, SIGINT);
-    ev_signal_start(loop, &term);
-    ev_signal_start(loop, &interrupt);
-    int code = serve(loop, c);
-    ev_signal_stop(loop, &term);
-    ev_signal_stop(loop, &interrupt);
-    ev_loop_destroy(loop);
-    return code;
-}
-
-/* Connections and registered memory: soft limits up to the hard ones. */
-static void raise_limits(void)
-{
-    const int kinds[] = {RLIMIT_NOFILE, RLIMIT_MEMLOCK};
-    struct rlimit limit;
-
-    for (int i = 0; i < 2; i++) {
-        if (getrlimit((__rlimit_resource_t)kinds[i], &limit) == 0) {
-            limit.rlim_cur = limit.rlim_max;
-            (void)setrlimit((__rlimit_resource_t)kinds[i], &limit);
-        }
-    }
 }
 
 static int run(int argc, char **argv)
@@ -354,7 +306,9 @@ static int run(int argc, char **argv)
     if (o.die_with_parent && !parent_follow("agent"))
         return BT_EXIT_FAILED;
     (void)signal(SIGPIPE, SIG_IGN);
-    raise_limits();
+    /* Connections and registered memory. */
+    daemon_limit_raise(RLIMIT_NOFILE);
+    daemon_limit_raise(RLIMIT_MEMLOCK);
     bt_log_init(BT_LOG_INFO, BT_LOG_AUTO);
-    return run_loop(&c);
+    return daemon_run("agent", serve, &c);
 }

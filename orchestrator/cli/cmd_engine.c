@@ -95,8 +95,9 @@ static const struct bt_option options[] = {
      AT(transports)},
     {"fabric", 0, BT_OPTION_STRING, "KIND",
      "what KV bytes move by: ucx, verbs or sim (ucx)", AT(fabric)},
-    {"transfer-rail", 0, BT_OPTION_LIST, "NAME=ADDRESS[@DEVICE]",
-     "NIC that carries KV bytes, e.g. r0=10.0.0.1@mlx5_0; repeatable",
+    {"transfer-rail", 0, BT_OPTION_LIST, TRANSFER_RAIL,
+     "NIC that carries KV bytes, e.g. r0=10.0.0.1@mlx5_0:1,gid=3; keys: gid, "
+     "partition, mtu, class, rate, transports; repeatable",
      AT(rails)},
     {"transfer-key-file", 0, BT_OPTION_STRING, "FILE",
      "key that all peers hold: 64 hex digits, or 32 bytes", AT(key_file)},
@@ -276,22 +277,30 @@ static int read_numbers(const struct engine_options *o,
     return BT_EXIT_OK;
 }
 
-/* Fabric, rails and key. */
+/* Fabric, rails, own address and key. */
 static int read_transfer(const struct engine_options *o,
                          struct bt_engine_config *c)
 {
     static struct transfer_rails rails;
     static uint8_t key[TRANSFER_KEY];
+    static char address[TRANSFER_HOST];
+    char error[200];
     if (o->fabric != NULL && !transfer_fabric_known(o->fabric)) {
         return usage("--fabric is ucx, verbs or sim", o->fabric);
     }
     for (size_t i = 0; i < o->rails.count; i++) {
-        if (!transfer_rail_add(&rails, o->rails.items[i])) {
-            return usage("--transfer-rail is NAME=ADDRESS[@DEVICE], at most "
-                         "8, such as r0=10.0.0.1@mlx5_0",
-                         o->rails.items[i]);
+        if (!transfer_rail_add(&rails, o->rails.items[i], error,
+                               sizeof(error))) {
+            fprintf(stderr, "baton engine: --transfer-rail '%s': %s\n",
+                    o->rails.items[i], error);
+            return BT_EXIT_USAGE;
         }
     }
+    if (!transfer_rails_resolve("engine", o->fabric, &rails) ||
+        !transfer_host("engine", "address", o->address, address)) {
+        return BT_EXIT_CONFIG;
+    }
+    c->address = address;
     c->rails = rails.rails;
     c->rail_count = rails.count;
     if (o->key_file != NULL && !transfer_key_read("engine", o->key_file, key)) {

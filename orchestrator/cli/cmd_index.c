@@ -6,6 +6,7 @@
  * when that could not be done.
  */
 #include "command.h"
+#include "daemon.h"
 #include "parent.h"
 
 #include "baton/orchestrator/config.h"
@@ -67,41 +68,7 @@ const struct bt_command bt_command_index = {
     .run = run,
 };
 
-static void on_say(void *arg, int level, const char *word, const char *text)
-{
-    static const enum bt_log_level levels[] = {BT_LOG_ERROR, BT_LOG_WARN,
-                                               BT_LOG_INFO};
-
-    (void)arg;
-    bt_log(levels[level < 0 || level > 2 ? 2 : level], word, "%s", text);
-}
-
 /* ---- options into configuration ---- */
-
-/* "ADDR:PORT", "[ADDR]:PORT"; the address goes to buf. */
-static bool read_listen(const char *text, char *buf, size_t size,
-                        uint16_t *port_out)
-{
-    const char *colon = strrchr(text, ':');
-    char *end = NULL;
-    unsigned long port;
-    size_t n;
-
-    if (colon == NULL || colon == text || colon[1] < '0' || colon[1] > '9')
-        return false;
-    port = strtoul(colon + 1, &end, 10);
-    n = (size_t)(colon - text);
-    if (text[0] == '[' && n > 2 && text[n - 1] == ']') {
-        text++;
-        n -= 2;
-    }
-    if (*end != '\0' || port > 65535 || n >= size)
-        return false;
-    memcpy(buf, text, n);
-    buf[n] = '\0';
-    *port_out = (uint16_t)port;
-    return true;
-}
 
 static int usage(const char *what)
 {
@@ -113,7 +80,7 @@ static int read_options(struct index_options *o,
                         struct bt_index_service_config *c, char *address,
                         size_t size)
 {
-    if (!read_listen(o->listen, address, size, &c->port))
+    if (!daemon_address(o->listen, address, size, &c->port))
         return usage("--listen is ADDR:PORT, such as 127.0.0.1:9466");
     if (o->holdings == 0)
         o->holdings = 2 * o->blocks;
@@ -132,7 +99,7 @@ static int read_options(struct index_options *o,
     c->snapshot = o->snapshot;
     c->snapshot_interval_ns = o->interval_ns;
     c->idle_check_ns = o->idle_ns;
-    c->say = on_say;
+    c->say = daemon_say;
     return BT_EXIT_OK;
 }
 
@@ -190,13 +157,6 @@ static int register_worker(struct bt_index_service *service,
 
 /* ---- the process ---- */
 
-static void on_signal(struct ev_loop *loop, ev_signal *signal, int events)
-{
-    (void)signal;
-    (void)events;
-    ev_break(loop, EVBREAK_ALL);
-}
-
 static void say_ready(const struct bt_index_service *service,
                       const struct bt_index_service_config *c)
 {
@@ -205,9 +165,16 @@ static void say_ready(const struct bt_index_service *service,
     fflush(stdout);
 }
 
-static int serve(struct ev_loop *loop, const struct bt_config *config,
-                 const struct bt_index_service_config *c)
+struct plan {
+    const struct bt_config *config; /* NULL: none */
+    const struct bt_index_service_config *service;
+};
+
+static int serve(struct ev_loop *loop, void *arg)
 {
+    const struct plan *plan = arg;
+    const struct bt_config *config = plan->config;
+    const struct bt_index_service_config *c = plan->service;
     struct bt_index_service *service = NULL;
     char error[256] = "";
     int code = BT_EXIT_OK;
@@ -229,39 +196,6 @@ static int serve(struct ev_loop *loop, const struct bt_config *config,
     }
     bt_index_service_destroy(service);
     return code;
-}
-
-static int run_loop(const struct bt_config *config,
-                    const struct bt_index_service_config *c)
-{
-    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
-    ev_signal term, interrupt;
-    int code;
-
-    if (loop == NULL) {
-        fprintf(stderr, "baton index: no event loop\n");
-        return BT_EXIT_FAILED;
-    }
-    ev_signal_init(&term, on_signal, SIGTERM);
-    ev_signal_init(&interrupt, on_signal, SIGINT);
-    ev_signal_start(loop, &term);
-    ev_signal_start(loop, &interrupt);
-    code = serve(loop, config, c);
-    ev_signal_stop(loop, &term);
-    ev_signal_stop(loop, &interrupt);
-    ev_loop_destroy(loop);
-    return code;
-}
-
-/* Up to four files per rank of an engine. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
 }
 
 static bool can_save(const struct bt_index_service_config *c)
@@ -301,7 +235,7 @@ static int run(int argc, char **argv)
         return BT_EXIT_FAILED;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a snapshot beyond the limit fails, not we */
-    raise_file_limit();
+    daemon_limit_raise(RLIMIT_NOFILE); /* up to four per rank of an engine */
     if (o.config != NULL &&
         bt_config_load(o.config, &config, error, sizeof(error)) != BT_OK) {
         fprintf(stderr, "%s\n", error);
@@ -311,7 +245,8 @@ static int run(int argc, char **argv)
                 config != NULL ? config->log_format : BT_LOG_AUTO);
     if (config != NULL)
         take_plane(config, &c.plane);
-    code = can_save(&c) ? run_loop(config, &c) : BT_EXIT_CONFIG;
+    struct plan plan = {config, &c};
+    code = can_save(&c) ? daemon_run("index", serve, &plan) : BT_EXIT_CONFIG;
     if (config != NULL)
         bt_config_destroy(config);
     return code;

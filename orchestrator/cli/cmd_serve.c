@@ -3,6 +3,7 @@
  * a parent that asked for port 0 learns the ports.
  */
 #include "command.h"
+#include "daemon.h"
 #include "parent.h"
 
 #include "baton/orchestrator/config.h"
@@ -51,17 +52,6 @@ static void on_signal(struct ev_loop *loop, ev_signal *signal, int events)
     (void)loop;
     (void)events;
     bt_serve_drain(signal->data);
-}
-
-/* As many files as the hard limit allows: two per request and some. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
 }
 
 static int run_loop(const struct bt_config *config)
@@ -129,7 +119,7 @@ static int run(int argc, char **argv)
         return BT_EXIT_FAILED;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a snapshot beyond the limit fails, not we */
-    raise_file_limit();
+    daemon_limit_raise(RLIMIT_NOFILE); /* two per request, and some */
     if (bt_config_load(opts.config, &config, error, sizeof(error)) != BT_OK) {
         fprintf(stderr, "%s\n", error);
         return BT_EXIT_CONFIG;

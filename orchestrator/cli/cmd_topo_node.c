@@ -79,6 +79,36 @@ static const struct bt_gid *gid_of(const struct bt_nic *nic)
     return NULL;
 }
 
+/* Is the GID the address of the port's network device? */
+static bool is_address(const struct bt_gid *gid, const char *address)
+{
+    uint8_t raw[16] = {[10] = 0xFF, [11] = 0xFF};
+
+    return (inet_pton(AF_INET, address, raw + 12) == 1 ||
+            inet_pton(AF_INET6, address, raw) == 1) &&
+           memcmp(raw, gid->raw, sizeof(raw)) == 0;
+}
+
+/* The word for --rail and --transfer-rail. Without an address the port is taken
+ * by its GID; with one, the GID must be that address (verbs refuses another),
+ * and on InfiniBand the fabric needs none. */
+static void rail_word(const struct view *v, uint32_t rail, char *out,
+                      size_t size)
+{
+    const struct bt_nic *nic = &v->map->nics[v->rails[rail]];
+    const struct bt_gid *gid = gid_of(nic);
+    char device[48], index[16] = "";
+
+    if (nic->device[0] == '\0')
+        snprintf(device, sizeof(device), "%s", nic->netdev);
+    else
+        snprintf(device, sizeof(device), "%s:%u", nic->device, nic->port);
+    if (nic->link == BT_NIC_ROCE && gid != NULL &&
+        (nic->address[0] == '\0' || is_address(gid, nic->address)))
+        snprintf(index, sizeof(index), ",gid=%u", gid->index);
+    snprintf(out, size, "r%u=%s@%s%s", rail, nic->address, device, index);
+}
+
 /* ---- text ---- */
 
 static const char *number(int value, int absent, char text[16])
@@ -134,7 +164,7 @@ static void print_gpu(const struct view *v, const struct bt_gpu *gpu)
 static void print_table(const struct view *v)
 {
     const struct bt_node_map *map = v->map;
-    char size[32];
+    char size[32], word[160];
 
     printf("%-5s %-10s %-10s %-10s %-5s %-10s %5s  %-4s %-13s %-14s %s\n",
            "RAIL", "PORT", "NETDEV", "LINK", "STATE", "RATE", "MTU", "NUMA",
@@ -152,6 +182,10 @@ static void print_table(const struct view *v)
            map->memlock_bytes == UINT64_MAX
                ? "unlimited"
                : bt_size_format(map->memlock_bytes, size, sizeof(size)));
+    for (uint32_t i = 0; i < v->rail_count; i++) {
+        rail_word(v, i, word, sizeof(word));
+        printf("rail %u: --rail %s\n", i, word);
+    }
     for (uint32_t i = 0; i < map->warning_count; i++)
         printf("remark: %s\n", map->warnings[i].text);
 }
@@ -194,6 +228,18 @@ static json_t *nics_json(const struct view *v)
     return nics;
 }
 
+static json_t *rails_json(const struct view *v)
+{
+    json_t *words = json_array();
+    char word[160];
+
+    for (uint32_t i = 0; i < v->rail_count; i++) {
+        rail_word(v, i, word, sizeof(word));
+        json_array_append_new(words, json_string(word));
+    }
+    return words;
+}
+
 static json_t *gpus_json(const struct view *v)
 {
     json_t *gpus = json_array();
@@ -224,9 +270,10 @@ static int print_json(const struct view *v)
                                                   bt_node_warn_name(w->kind),
                                                   "text", w->text));
     }
-    root = json_pack("{s:o, s:o, s:o, s:i, s:I}", "ports", nics_json(v), "gpus",
-                     gpus_json(v), "warnings", warnings, "numa_nodes",
-                     (int)v->map->numa_count, "memlock_bytes",
+    root = json_pack("{s:o, s:o, s:o, s:o, s:i, s:I}", "ports", nics_json(v),
+                     "rails", rails_json(v), "gpus", gpus_json(v), "warnings",
+                     warnings, "numa_nodes", (int)v->map->numa_count,
+                     "memlock_bytes",
                      v->map->memlock_bytes == UINT64_MAX
                          ? (json_int_t)-1
                          : (json_int_t)v->map->memlock_bytes);

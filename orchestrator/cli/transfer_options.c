@@ -1,59 +1,75 @@
-/* See transfer_options.h. Decides what the texts of these options mean; whether
- * there is such a device or address, the fabric finds out. */
+/* See transfer_options.h. Decides which kinds of fabric there are, how a key
+ * file is read and a host name becomes an address; rails are
+ * transfer_rails.c's. */
 #include "transfer_options.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool good_rail_name(const char *name)
-{
-    size_t n = strlen(name);
-
-    for (size_t i = 0; i < n; i++) {
-        if (!isalnum((unsigned char)name[i]) && strchr("._-", name[i]) == NULL)
-            return false;
-    }
-    return n > 0 && n < 32;
-}
-
-bool transfer_rail_add(struct transfer_rails *rails, const char *text)
-{
-    char *copy =
-        rails->count < BT_RAILS_MAX ? rails->texts[rails->count] : NULL;
-    if (copy == NULL || strlen(text) >= sizeof(rails->texts[0]))
-        return false;
-    memcpy(copy, text, strlen(text) + 1);
-    char *address = strchr(copy, '=');
-    if (address == NULL)
-        return false;
-    *address++ = '\0';
-    char *device = strchr(address, '@');
-    if (device != NULL)
-        *device++ = '\0';
-    for (uint32_t i = 0; i < rails->count; i++) {
-        if (strcmp(rails->rails[i].name, copy) == 0)
-            return false;
-    }
-    if (!good_rail_name(copy) || (device != NULL && *device == '\0') ||
-        (*address == '\0' && device == NULL))
-        return false;
-    rails->rails[rails->count++] = (struct bt_rail_config){
-        .name = copy,
-        .address = *address != '\0' ? address : NULL,
-        .device = device,
-    };
-    return true;
-}
 
 bool transfer_fabric_known(const char *kind)
 {
     return strcmp(kind, "ucx") == 0 || strcmp(kind, "verbs") == 0 ||
            strcmp(kind, "sim") == 0;
+}
+
+/* ---- hosts ---- */
+
+bool transfer_host(const char *command, const char *option, const char *host,
+                   char out[TRANSFER_HOST])
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    char numeric[TRANSFER_HOST];
+    int error = 0;
+
+    if (strcmp(host, "localhost") == 0) {
+        memmove(out, host, sizeof("localhost"));
+        return true;
+    }
+    error = getaddrinfo(host, NULL, &hints, &found);
+    if (error == 0)
+        error = getnameinfo(found->ai_addr, found->ai_addrlen, numeric,
+                            sizeof(numeric), NULL, 0, NI_NUMERICHOST);
+    if (found != NULL)
+        freeaddrinfo(found);
+    if (error != 0) {
+        fprintf(stderr, "baton %s: --%s: host '%s': %s\n", command, option,
+                host,
+                error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+        return false;
+    }
+    memcpy(out, numeric, sizeof(numeric));
+    return true;
+}
+
+bool transfer_rails_resolve(const char *command, const char *fabric,
+                            struct transfer_rails *rails)
+{
+    char option[64];
+
+    if (fabric != NULL && strcmp(fabric, "sim") == 0)
+        return true;
+    for (uint32_t i = 0; i < rails->count; i++) {
+        struct bt_rail_config *rail = &rails->rails[i];
+
+        if (rail->address == NULL)
+            continue;
+        snprintf(option, sizeof(option), "%s %s",
+                 strcmp(command, "engine") == 0 ? "transfer-rail" : "rail",
+                 rail->name);
+        if (!transfer_host(command, option, rail->address, rails->hosts[i]))
+            return false;
+        rail->address = rails->hosts[i];
+    }
+    return true;
 }
 
 /* ---- key ---- */

@@ -70,6 +70,8 @@ void core_send_decode(struct bt_core *core, struct request *r, bool with_params,
         effect->source = r->source;
     else
         core_guess_prompt(core, r, bt_worker_slot(r->d), 0);
+    if (with_params)
+        effect->transfer_ns = r->record.placement.chosen.terms.transfer_ns;
 }
 
 void core_send_placed(struct bt_core *core, struct request *r,

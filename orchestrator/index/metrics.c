@@ -4,7 +4,8 @@
  */
 #include "service_impl.h"
 
-#include <math.h>
+#include "baton/orchestrator/promtext.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,61 +13,6 @@
 #define HEAD_BYTES 32768u
 #define ROW_BYTES  1024u
 #define COLUMNS    4u /* per stream */
-
-static void head(struct bt_text *t, const char *name, const char *type,
-                 const char *help)
-{
-    bt_text_str(t, "# HELP ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, help);
-    bt_text_str(t, "\n# TYPE ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, type);
-    bt_text_str(t, "\n");
-}
-
-static void value(struct bt_text *t, double number)
-{
-    char digits[48];
-
-    snprintf(digits, sizeof(digits),
-             floor(number) == number && fabs(number) < 1e15 ? " %.0f\n"
-                                                            : " %.9g\n",
-             number);
-    bt_text_str(t, digits);
-}
-
-static void one(struct bt_text *t, const char *name, const char *type,
-                const char *help, double number)
-{
-    head(t, name, type, help);
-    bt_text_str(t, name);
-    value(t, number);
-}
-
-static void label(struct bt_text *t, const char *name, const char *text)
-{
-    bt_text_str(t, name);
-    bt_text_str(t, "=\"");
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            bt_text_str(t, "\\");
-        bt_text_add(t, text, 1);
-    }
-    bt_text_str(t, "\"");
-}
-
-static void labelled(struct bt_text *t, const char *name, const char *key,
-                     const char *word, uint64_t number)
-{
-    bt_text_str(t, name);
-    bt_text_str(t, "{");
-    label(t, key, word);
-    bt_text_str(t, "}");
-    value(t, (double)number);
-}
 
 /* ---- groups ---- */
 
@@ -80,28 +26,30 @@ static void write_index(struct bt_text *t, const struct bt_index_service *s)
         bt_prefix_index_stats_get(s->scopes[i].index, &one_scope);
         stats_add(&x, &one_scope, true);
     }
-    one(t, "baton_kv_index_blocks", "gauge", "Distinct block keys known.",
-        (double)x.blocks);
-    one(t, "baton_kv_index_holdings", "gauge",
-        "Engine blocks believed in, over all workers.", (double)x.holdings);
-    one(t, "baton_kv_index_bytes", "gauge", "Table space of all scopes.",
-        (double)x.bytes);
-    one(t, "baton_kv_index_dropped_total", "counter",
-        "Blocks not indexed because a table was full.", (double)x.dropped);
-    one(t, "baton_kv_index_evicted_total", "counter",
-        "Blocks given up to make room.", (double)x.evicted);
-    one(t, "baton_index_queries_total", "counter", "Queries, by any path.",
-        (double)s->counts.queries);
-    one(t, "baton_index_refused_total", "counter",
-        "Bodies that were not understood or ask for what is not there.",
-        (double)s->counts.query_faults);
-    one(t, "baton_index_query_blocks_total", "counter", "Blocks asked for.",
-        (double)s->counts.query_blocks);
-    one(t, "baton_index_hit_blocks_total", "counter",
-        "Of them, held by the best rank without a hole.",
-        (double)s->counts.hit_blocks);
-    one(t, "baton_index_workers", "gauge", "Registrations.",
-        (double)s->instance_count);
+    bt_prom_one(t, "baton_kv_index_blocks", "gauge",
+                "Distinct block keys known.", (double)x.blocks);
+    bt_prom_one(t, "baton_kv_index_holdings", "gauge",
+                "Engine blocks believed in, over all workers.",
+                (double)x.holdings);
+    bt_prom_one(t, "baton_kv_index_bytes", "gauge",
+                "Table space of all scopes.", (double)x.bytes);
+    bt_prom_one(t, "baton_kv_index_dropped_total", "counter",
+                "Blocks not indexed because a table was full.",
+                (double)x.dropped);
+    bt_prom_one(t, "baton_kv_index_evicted_total", "counter",
+                "Blocks given up to make room.", (double)x.evicted);
+    bt_prom_one(t, "baton_index_queries_total", "counter",
+                "Queries, by any path.", (double)s->counts.queries);
+    bt_prom_one(t, "baton_index_refused_total", "counter",
+                "Bodies that were not understood or ask for what is not there.",
+                (double)s->counts.query_faults);
+    bt_prom_one(t, "baton_index_query_blocks_total", "counter",
+                "Blocks asked for.", (double)s->counts.query_blocks);
+    bt_prom_one(t, "baton_index_hit_blocks_total", "counter",
+                "Of them, held by the best rank without a hole.",
+                (double)s->counts.hit_blocks);
+    bt_prom_one(t, "baton_index_workers", "gauge", "Registrations.",
+                (double)s->instance_count);
 }
 
 static void write_events(struct bt_text *t, const struct bt_index_service *s)
@@ -109,42 +57,47 @@ static void write_events(struct bt_text *t, const struct bt_index_service *s)
     struct bt_stream_counts c;
 
     bt_event_plane_counts(s->plane, &c);
-    head(t, "baton_kv_events_total", "counter", "KV events by type.");
-    labelled(t, "baton_kv_events_total", "type", "stored", c.events[0]);
-    labelled(t, "baton_kv_events_total", "type", "removed", c.events[1]);
-    labelled(t, "baton_kv_events_total", "type", "cleared", c.events[2]);
-    labelled(t, "baton_kv_events_total", "type", "ignored", c.events[3]);
-    head(t, "baton_kv_event_errors_total", "counter",
-         "Messages or events that could not be used.");
-    labelled(t, "baton_kv_event_errors_total", "reason", "frames",
-             c.frame_errors);
-    labelled(t, "baton_kv_event_errors_total", "reason", "sequence",
-             c.sequence_errors);
-    labelled(t, "baton_kv_event_errors_total", "reason", "msgpack",
-             c.batch_errors);
-    labelled(t, "baton_kv_event_errors_total", "reason", "event",
-             c.event_errors);
-    labelled(t, "baton_kv_event_errors_total", "reason", "unknown_parent",
-             c.unknown_parents);
-    one(t, "baton_kv_event_batches_total", "counter", "Batches applied.",
-        (double)c.batches);
-    one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
-        (double)c.gaps);
-    one(t, "baton_kv_event_missing_total", "counter",
-        "Batches that the holes spanned.", (double)c.missing);
-    one(t, "baton_kv_event_duplicates_total", "counter",
-        "Batches that came twice.", (double)c.duplicates);
-    one(t, "baton_kv_event_dropped_total", "counter",
-        "Live batches not held during a replay.", (double)c.held_dropped);
-    one(t, "baton_kv_index_resets_total", "counter",
-        "Times a rank's blocks were forgotten.", (double)c.resets);
-    head(t, "baton_kv_event_replays_total", "counter", "Replays by outcome.");
-    labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
-             c.replays_complete);
-    labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
-             c.replays_partial);
-    labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
-             c.replays_failed);
+    bt_prom_family(t, "baton_kv_events_total", "counter", "KV events by type.");
+    bt_prom_labelled(t, "baton_kv_events_total", "type", "stored", c.events[0]);
+    bt_prom_labelled(t, "baton_kv_events_total", "type", "removed",
+                     c.events[1]);
+    bt_prom_labelled(t, "baton_kv_events_total", "type", "cleared",
+                     c.events[2]);
+    bt_prom_labelled(t, "baton_kv_events_total", "type", "ignored",
+                     c.events[3]);
+    bt_prom_family(t, "baton_kv_event_errors_total", "counter",
+                   "Messages or events that could not be used.");
+    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "frames",
+                     c.frame_errors);
+    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "sequence",
+                     c.sequence_errors);
+    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "msgpack",
+                     c.batch_errors);
+    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "event",
+                     c.event_errors);
+    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason",
+                     "unknown_parent", c.unknown_parents);
+    bt_prom_one(t, "baton_kv_event_batches_total", "counter",
+                "Batches applied.", (double)c.batches);
+    bt_prom_one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
+                (double)c.gaps);
+    bt_prom_one(t, "baton_kv_event_missing_total", "counter",
+                "Batches that the holes spanned.", (double)c.missing);
+    bt_prom_one(t, "baton_kv_event_duplicates_total", "counter",
+                "Batches that came twice.", (double)c.duplicates);
+    bt_prom_one(t, "baton_kv_event_dropped_total", "counter",
+                "Live batches not held during a replay.",
+                (double)c.held_dropped);
+    bt_prom_one(t, "baton_kv_index_resets_total", "counter",
+                "Times a rank's blocks were forgotten.", (double)c.resets);
+    bt_prom_family(t, "baton_kv_event_replays_total", "counter",
+                   "Replays by outcome.");
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
+                     c.replays_complete);
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
+                     c.replays_partial);
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
+                     c.replays_failed);
 }
 
 /* One figure of each stream. */
@@ -190,31 +143,35 @@ static const struct column columns[] = {
      get_lag},
 };
 
+static void put_cell(struct bt_text *t, const struct column *column,
+                     const struct instance *in, uint32_t rank, double value)
+{
+    char number[12], block_size[12];
+    const struct bt_prom_pair labels[] = {
+        {"worker", in->is.instance},
+        {"rank", number},
+        {"model", in->is.model},
+        {"tenant", in->is.tenant},
+        {"block_size", block_size},
+        {"additional_salt", in->is.additional_salt},
+        {"routing_group", in->is.routing_group},
+        {NULL, NULL},
+    };
+
+    snprintf(number, sizeof(number), "%u", in->is.first_rank + rank);
+    snprintf(block_size, sizeof(block_size), "%u", in->is.block_tokens);
+    bt_prom_row(t, column->name, labels, value);
+}
+
 static void write_column(struct bt_text *t, const struct bt_index_service *s,
                          const struct column *column)
 {
-    head(t, column->name, "gauge", column->help);
+    bt_prom_family(t, column->name, "gauge", column->help);
     for (uint32_t i = 0; i < s->config.workers_max; i++) {
         const struct instance *in = &s->instances[i];
 
         for (uint32_t r = 0; in->scope != NULL && r < in->is.ranks; r++) {
-            bt_text_str(t, column->name);
-            bt_text_str(t, "{");
-            label(t, "worker", in->is.instance);
-            bt_text_str(t, ",rank=\"");
-            bt_text_u64(t, in->is.first_rank + r);
-            bt_text_str(t, "\",");
-            label(t, "model", in->is.model);
-            bt_text_str(t, ",");
-            label(t, "tenant", in->is.tenant);
-            bt_text_str(t, ",block_size=\"");
-            bt_text_u64(t, in->is.block_tokens);
-            bt_text_str(t, "\",");
-            label(t, "additional_salt", in->is.additional_salt);
-            bt_text_str(t, ",");
-            label(t, "routing_group", in->is.routing_group);
-            bt_text_str(t, "}");
-            value(t, column->get(s, in, r));
+            put_cell(t, column, in, r, column->get(s, in, r));
         }
     }
 }
@@ -223,17 +180,19 @@ static void write_snapshots(struct bt_text *t, const struct bt_index_service *s)
 {
     const struct index_counts *c = &s->counts;
 
-    one(t, "baton_index_snapshots_total", "counter", "Snapshots written.",
-        (double)c->saves);
-    one(t, "baton_index_snapshot_failures_total", "counter",
-        "Snapshots that could not be written.", (double)c->save_failures);
-    one(t, "baton_index_snapshot_bytes", "gauge", "Size of the last.",
-        (double)c->saved.bytes);
-    one(t, "baton_index_snapshot_pause_seconds", "gauge",
-        "How long the last held the loop up.", (double)c->save_pause_ns / 1e9);
-    one(t, "baton_index_resumed_blocks", "gauge",
-        "Blocks taken from a snapshot at the start.",
-        (double)c->resumed_entries);
+    bt_prom_one(t, "baton_index_snapshots_total", "counter",
+                "Snapshots written.", (double)c->saves);
+    bt_prom_one(t, "baton_index_snapshot_failures_total", "counter",
+                "Snapshots that could not be written.",
+                (double)c->save_failures);
+    bt_prom_one(t, "baton_index_snapshot_bytes", "gauge", "Size of the last.",
+                (double)c->saved.bytes);
+    bt_prom_one(t, "baton_index_snapshot_pause_seconds", "gauge",
+                "How long the last held the loop up.",
+                (double)c->save_pause_ns / 1e9);
+    bt_prom_one(t, "baton_index_resumed_blocks", "gauge",
+                "Blocks taken from a snapshot at the start.",
+                (double)c->resumed_entries);
 }
 
 void report_metrics(struct bt_index_service *s, struct bt_httpd_request *req)
@@ -253,5 +212,5 @@ void report_metrics(struct bt_index_service *s, struct bt_httpd_request *req)
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
         write_column(&t, s, &columns[i]);
     write_snapshots(&t, s);
-    index_send(req, "text/plain; version=0.0.4", buf, &t);
+    index_send(req, BT_PROM_TYPE, buf, &t);
 }

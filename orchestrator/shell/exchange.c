@@ -130,7 +130,7 @@ enum bt_status exchange_event(struct exchange *x, struct bt_event *event)
 static void count_plan(struct exchange *x, int64_t from, int64_t to)
 {
     x->plan_ns = to - from;
-    prom_observe(&x->serve->counters.plan, (double)(to - from) / 1e9);
+    bt_prom_observe(&x->serve->counters.plan, (double)(to - from) / 1e9);
     bt_histogram_add(&x->serve->counters.plan_ns, to - from);
 }
 
@@ -277,7 +277,8 @@ static void count_end(struct exchange *x, const struct bt_decision *d)
 {
     struct shell_counters *c = &x->serve->counters;
 
-    prom_observe(&c->duration, (double)(d->finished_ns - x->arrived_ns) / 1e9);
+    bt_prom_observe(&c->duration,
+                    (double)(d->finished_ns - x->arrived_ns) / 1e9);
     if (d->outcome == BT_OUTCOME_CANCELLED && !x->cut)
         c->disconnects[d->phase]++;
     c->input_tokens += d->prompt_tokens;
@@ -336,7 +337,7 @@ void exchange_perform(struct bt_serve *serve, const struct bt_effect *effect)
         leg_prefill_send(x, effect);
         break;
     case BT_FX_SEND_DECODE:
-        leg_decode_send(x, effect->attempt, slot, effect->with_params);
+        leg_decode_send(x, effect);
         break;
     case BT_FX_RELEASE_HANDOFF:
         handoff_release(x, slot);

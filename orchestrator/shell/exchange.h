@@ -32,6 +32,7 @@ struct leg {
     bool overflow; /* the reply is larger than the limit */
     bool has_rank; /* one of the worker's ranks should take it */
     uint32_t rank;
+    int64_t transfer_ns; /* foreseen for the pull that it starts; 0: none */
 };
 
 struct exchange {
@@ -103,8 +104,7 @@ void leg_count(struct bt_serve *serve, const struct bt_call_end *end);
 
 /* leg_prefill.c, leg_decode.c */
 void leg_prefill_send(struct exchange *x, const struct bt_effect *effect);
-void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
-                     bool with_params);
+void leg_decode_send(struct exchange *x, const struct bt_effect *effect);
 /* Tell the core that the stream lives (its client is slow). */
 void leg_decode_alive(struct exchange *x);
 void handoff_release(struct exchange *x, uint32_t worker);

@@ -52,11 +52,11 @@ static void note_tokens(struct exchange *x)
         return;
     if (first) {
         x->first_token_ns = now;
-        prom_observe(&c->ttft, (double)(now - x->arrived_ns) / 1e9);
+        bt_prom_observe(&c->ttft, (double)(now - x->arrived_ns) / 1e9);
     } else {
         if (x->tokens_seen == 1)
-            prom_observe(&c->ttst, (double)(now - x->arrived_ns) / 1e9);
-        prom_observe(&c->itl, (double)(now - x->last_token_ns) / 1e9);
+            bt_prom_observe(&c->ttst, (double)(now - x->arrived_ns) / 1e9);
+        bt_prom_observe(&c->itl, (double)(now - x->last_token_ns) / 1e9);
     }
     x->last_token_ns = now;
     x->tokens_seen = x->said.token_events;
@@ -310,16 +310,17 @@ static char *decode_body(struct exchange *x, bool with_params,
     return body;
 }
 
-void leg_decode_send(struct exchange *x, uint32_t attempt, uint32_t worker,
-                     bool with_params)
+void leg_decode_send(struct exchange *x, const struct bt_effect *effect)
 {
+    bool with_params = effect->with_params;
     struct leg *leg = &x->decode;
     struct bt_call_spec spec = {
         .head = on_head, .data = on_data, .done = on_done, .arg = x};
 
     leg_reset(leg);
-    leg->attempt = attempt;
-    leg->worker = worker;
+    leg->attempt = effect->attempt;
+    leg->worker = bt_worker_slot(effect->worker);
+    leg->transfer_ns = effect->transfer_ns;
     if (x->stream_started) {
         /* The core saw no token, but the client has bytes: no second try. */
         exchange_fail_leg(x, BT_LEG_DECODE, BT_FAIL_TRUNCATED, 0);

@@ -10,6 +10,8 @@
 #include <strings.h>
 
 #define URL_MAX 512
+/* A link without a rate has no time that is worth saying. */
+#define TRANSFER_MAX_NS (3600 * BT_NS_PER_S)
 
 const char *leg_path(const struct exchange *x)
 {
@@ -21,15 +23,22 @@ enum bt_status leg_start(struct exchange *x, struct leg *leg, const char *path,
                          const struct bt_call_spec *call_backs)
 {
     const struct bt_config *config = x->serve->config;
-    char url[URL_MAX], id[UPSTREAM_ID_MAX + 32], rank[48];
-    const char *headers[] = {"Content-Type: application/json", id, NULL, NULL};
+    char url[URL_MAX], id[UPSTREAM_ID_MAX + 32], rank[48], transfer[64];
+    const char *headers[5] = {"Content-Type: application/json", id};
+    size_t count = 2;
     struct bt_call_spec spec = *call_backs;
 
     snprintf(url, sizeof(url), "%s%s", config->workers[leg->worker].url, path);
     snprintf(id, sizeof(id), "X-Request-Id: %s", x->upstream_id);
     snprintf(rank, sizeof(rank), "X-data-parallel-rank: %u", leg->rank);
     if (leg->has_rank)
-        headers[2] = rank;
+        headers[count++] = rank;
+    /* A header, not a key of the hand-off: those bytes are the prefill
+     * engine's, and who does not know a header ignores it (RFC 9110, 5.1). */
+    snprintf(transfer, sizeof(transfer), "X-Baton-Transfer-Ns: %lld",
+             (long long)leg->transfer_ns);
+    if (leg->transfer_ns > 0 && leg->transfer_ns < TRANSFER_MAX_NS)
+        headers[count++] = transfer;
     spec.method = "POST";
     spec.url = url;
     spec.headers = headers;

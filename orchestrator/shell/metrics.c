@@ -6,7 +6,6 @@
 #include "recorder.h"
 #include "serve_priv.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,191 +38,117 @@ void metrics_init(struct shell_counters *c)
     BOUNDS(c->loop_lag, lag_bounds);
 }
 
-void prom_observe(struct prom_histogram *h, double seconds)
-{
-    size_t i = 0;
-
-    if (!(seconds > 0))
-        seconds = 0;
-    while (i < h->bound_count && seconds > h->bounds[i])
-        i++;
-    h->buckets[i]++;
-    h->sum += seconds;
-    h->count++;
-}
-
-/* ---- writing ---- */
-
-static void head(struct bt_text *t, const char *name, const char *type,
-                 const char *help)
-{
-    bt_text_str(t, "# HELP ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, help);
-    bt_text_str(t, "\n# TYPE ");
-    bt_text_str(t, name);
-    bt_text_str(t, " ");
-    bt_text_str(t, type);
-    bt_text_str(t, "\n");
-}
-
-/* labels: "a=\"b\",c=\"d\"" or NULL */
-static void row(struct bt_text *t, const char *name, const char *labels,
-                double value)
-{
-    char number[40];
-
-    bt_text_str(t, name);
-    if (labels != NULL && labels[0] != '\0') {
-        bt_text_str(t, "{");
-        bt_text_str(t, labels);
-        bt_text_str(t, "}");
-    }
-    if (value == floor(value) && fabs(value) < 1e15)
-        snprintf(number, sizeof(number), " %.0f\n", value);
-    else
-        snprintf(number, sizeof(number), " %.9g\n", value);
-    bt_text_str(t, number);
-}
-
-static void one(struct bt_text *t, const char *name, const char *type,
-                const char *help, double value)
-{
-    head(t, name, type, help);
-    row(t, name, NULL, value);
-}
-
-static void labelled(struct bt_text *t, const char *name, const char *label,
-                     const char *value, double number)
-{
-    char labels[160];
-
-    snprintf(labels, sizeof(labels), "%s=\"%s\"", label, value);
-    row(t, name, labels, number);
-}
-
-static void histogram(struct bt_text *t, const char *name, const char *help,
-                      const struct prom_histogram *h)
-{
-    char full[96], labels[48];
-    uint64_t sum = 0;
-
-    head(t, name, "histogram", help);
-    snprintf(full, sizeof(full), "%s_bucket", name);
-    for (size_t i = 0; i < h->bound_count; i++) {
-        sum += h->buckets[i];
-        snprintf(labels, sizeof(labels), "le=\"%g\"", h->bounds[i]);
-        row(t, full, labels, (double)sum);
-    }
-    row(t, full, "le=\"+Inf\"", (double)h->count);
-    snprintf(full, sizeof(full), "%s_sum", name);
-    row(t, full, NULL, h->sum);
-    snprintf(full, sizeof(full), "%s_count", name);
-    row(t, full, NULL, (double)h->count);
-}
-
 /* ---- groups ---- */
 
 static void write_requests(struct bt_text *t, const struct bt_serve *serve,
                            const struct bt_core_counters *c)
 {
-    head(t, "baton_requests_total", "counter",
-         "Requests that reached the core, by their one outcome.");
+    bt_prom_family(t, "baton_requests_total", "counter",
+                   "Requests that reached the core, by their one outcome.");
     for (int i = 0; i < BT_OUTCOME_COUNT; i++)
-        labelled(t, "baton_requests_total", "outcome",
-                 bt_outcome_name((enum bt_outcome)i), (double)c->outcomes[i]);
-    one(t, "baton_requests_accepted_total", "counter",
-        "Requests that reached the core; minus outcomes = in flight.",
-        (double)c->requests);
-    head(t, "baton_requests_in_flight", "gauge",
-         "Live requests by state of their life.");
+        bt_prom_labelled(t, "baton_requests_total", "outcome",
+                         bt_outcome_name((enum bt_outcome)i),
+                         (double)c->outcomes[i]);
+    bt_prom_one(t, "baton_requests_accepted_total", "counter",
+                "Requests that reached the core; minus outcomes = in flight.",
+                (double)c->requests);
+    bt_prom_family(t, "baton_requests_in_flight", "gauge",
+                   "Live requests by state of their life.");
     for (int i = 0; i < BT_REQUEST_DONE; i++)
-        labelled(t, "baton_requests_in_flight", "state",
-                 bt_request_state_name((enum bt_request_state)i),
-                 (double)c->live[i]);
-    one(t, "baton_queue_depth", "gauge", "Requests waiting for a worker.",
-        (double)c->live[BT_REQUEST_QUEUED]);
-    head(t, "baton_client_disconnects_total", "counter",
-         "Clients that left before their answer ended, by phase.");
+        bt_prom_labelled(t, "baton_requests_in_flight", "state",
+                         bt_request_state_name((enum bt_request_state)i),
+                         (double)c->live[i]);
+    bt_prom_one(t, "baton_queue_depth", "gauge",
+                "Requests waiting for a worker.",
+                (double)c->live[BT_REQUEST_QUEUED]);
+    bt_prom_family(t, "baton_client_disconnects_total", "counter",
+                   "Clients that left before their answer ended, by phase.");
     for (int i = 0; i < BT_REQUEST_DONE; i++)
-        labelled(t, "baton_client_disconnects_total", "phase",
-                 bt_request_state_name((enum bt_request_state)i),
-                 (double)serve->counters.disconnects[i]);
-    one(t, "baton_request_input_tokens_total", "counter",
-        "Prompt tokens of ended requests.",
-        (double)serve->counters.input_tokens);
-    one(t, "baton_request_output_tokens_total", "counter", "Tokens answered.",
-        (double)serve->counters.output_tokens);
-    one(t, "baton_kv_hit_actual_tokens_total", "counter",
-        "Cached prompt tokens as prefill workers report them.",
-        (double)serve->counters.cached_tokens);
-    one(t, "baton_client_params_removed_total", "counter",
-        "Hand-off fields that clients sent and that were removed.",
-        (double)serve->counters.client_params_removed);
+        bt_prom_labelled(t, "baton_client_disconnects_total", "phase",
+                         bt_request_state_name((enum bt_request_state)i),
+                         (double)serve->counters.disconnects[i]);
+    bt_prom_one(t, "baton_request_input_tokens_total", "counter",
+                "Prompt tokens of ended requests.",
+                (double)serve->counters.input_tokens);
+    bt_prom_one(t, "baton_request_output_tokens_total", "counter",
+                "Tokens answered.", (double)serve->counters.output_tokens);
+    bt_prom_one(t, "baton_kv_hit_actual_tokens_total", "counter",
+                "Cached prompt tokens as prefill workers report them.",
+                (double)serve->counters.cached_tokens);
+    bt_prom_one(t, "baton_client_params_removed_total", "counter",
+                "Hand-off fields that clients sent and that were removed.",
+                (double)serve->counters.client_params_removed);
 }
 
 static void write_times(struct bt_text *t, const struct bt_serve *serve)
 {
     const struct shell_counters *c = &serve->counters;
 
-    histogram(t, "baton_ttft_seconds",
-              "Last request byte in to first token event out (streams).",
-              &c->ttft);
-    histogram(t, "baton_ttst_seconds",
-              "Last request byte in to second token event out (streams).",
-              &c->ttst);
-    histogram(t, "baton_itl_seconds", "Gap between token events (streams).",
-              &c->itl);
-    histogram(t, "baton_request_duration_seconds",
-              "Last request byte in to the outcome.", &c->duration);
-    histogram(t, "baton_plan_seconds",
-              "Prompt hashed, looked up, scored and booked.", &c->plan);
-    histogram(t, "baton_loop_lag_seconds",
-              "How late the event loop's 50 ms tick comes.", &c->loop_lag);
+    bt_prom_histogram_write(
+        t, "baton_ttft_seconds",
+        "Last request byte in to first token event out (streams).", &c->ttft);
+    bt_prom_histogram_write(
+        t, "baton_ttst_seconds",
+        "Last request byte in to second token event out (streams).", &c->ttst);
+    bt_prom_histogram_write(t, "baton_itl_seconds",
+                            "Gap between token events (streams).", &c->itl);
+    bt_prom_histogram_write(t, "baton_request_duration_seconds",
+                            "Last request byte in to the outcome.",
+                            &c->duration);
+    bt_prom_histogram_write(t, "baton_plan_seconds",
+                            "Prompt hashed, looked up, scored and booked.",
+                            &c->plan);
+    bt_prom_histogram_write(t, "baton_loop_lag_seconds",
+                            "How late the event loop's 50 ms tick comes.",
+                            &c->loop_lag);
 }
 
 static void write_plan(struct bt_text *t, const struct bt_serve *serve,
                        const struct bt_core_counters *c)
 {
-    head(t, "baton_plan_decisions_total", "counter",
-         "Requests ended, by the reason of their last placement.");
+    bt_prom_family(t, "baton_plan_decisions_total", "counter",
+                   "Requests ended, by the reason of their last placement.");
     for (int i = 0; i < BT_REASON_COUNT; i++)
-        labelled(t, "baton_plan_decisions_total", "reason",
-                 bt_reason_name((enum bt_reason)i), (double)c->decisions[i]);
-    head(t, "baton_plan_fallbacks_total", "counter",
-         "Requests not routed as planned, or planned without knowledge.");
+        bt_prom_labelled(t, "baton_plan_decisions_total", "reason",
+                         bt_reason_name((enum bt_reason)i),
+                         (double)c->decisions[i]);
+    bt_prom_family(
+        t, "baton_plan_fallbacks_total", "counter",
+        "Requests not routed as planned, or planned without knowledge.");
     for (int i = 1; i < BT_FALLBACK_COUNT; i++)
-        labelled(t, "baton_plan_fallbacks_total", "reason",
-                 bt_fallback_name((enum bt_fallback)i),
-                 (double)c->fallbacks[i]);
-    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_late",
-             (double)serve->counters.tokenize_late);
-    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_failed",
-             (double)serve->counters.tokenize_failed);
-    labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_busy",
-             (double)serve->counters.tokenize_busy);
+        bt_prom_labelled(t, "baton_plan_fallbacks_total", "reason",
+                         bt_fallback_name((enum bt_fallback)i),
+                         (double)c->fallbacks[i]);
+    bt_prom_labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_late",
+                     (double)serve->counters.tokenize_late);
+    bt_prom_labelled(t, "baton_plan_fallbacks_total", "reason",
+                     "tokenize_failed",
+                     (double)serve->counters.tokenize_failed);
+    bt_prom_labelled(t, "baton_plan_fallbacks_total", "reason", "tokenize_busy",
+                     (double)serve->counters.tokenize_busy);
     for (int i = BT_HIDDEN_PART; i <= BT_HIDDEN_MEMBER; i++)
-        labelled(t, "baton_plan_fallbacks_total", "reason",
-                 bt_openai_hidden_name((enum bt_openai_hidden)i),
-                 (double)serve->counters.hidden[i]);
-    one(t, "baton_plan_differs_total", "counter",
-        "Placements that differ from load + prefix.",
-        (double)c->differs_from_baseline);
-    one(t, "baton_plan_guard_total", "counter",
-        "Placements where the guard kept load + prefix.",
-        (double)c->guard_kept_baseline);
-    one(t, "baton_pd_bypass_total", "counter",
+        bt_prom_labelled(t, "baton_plan_fallbacks_total", "reason",
+                         bt_openai_hidden_name((enum bt_openai_hidden)i),
+                         (double)serve->counters.hidden[i]);
+    bt_prom_one(t, "baton_plan_differs_total", "counter",
+                "Placements that differ from load + prefix.",
+                (double)c->differs_from_baseline);
+    bt_prom_one(t, "baton_plan_guard_total", "counter",
+                "Placements where the guard kept load + prefix.",
+                (double)c->guard_kept_baseline);
+    bt_prom_one(
+        t, "baton_pd_bypass_total", "counter",
         "Requests that one worker must serve whole (n > 1, batches, ...).",
         (double)serve->counters.pd_bypass);
-    one(t, "baton_retries_total", "counter", "Legs sent again.",
-        (double)c->retries);
-    one(t, "baton_retries_denied_total", "counter",
-        "Retries that the budget or the limit of attempts refused.",
-        (double)c->retries_denied);
-    one(t, "baton_late_events_total", "counter",
-        "Answers for attempts that had ended.", (double)c->late_events);
-    one(t, "baton_stranded_handoffs_total", "counter",
+    bt_prom_one(t, "baton_retries_total", "counter", "Legs sent again.",
+                (double)c->retries);
+    bt_prom_one(t, "baton_retries_denied_total", "counter",
+                "Retries that the budget or the limit of attempts refused.",
+                (double)c->retries_denied);
+    bt_prom_one(t, "baton_late_events_total", "counter",
+                "Answers for attempts that had ended.", (double)c->late_events);
+    bt_prom_one(
+        t, "baton_stranded_handoffs_total", "counter",
         "Hand-offs that nobody pulled; their blocks wait for the lease.",
         (double)c->stranded_handoffs);
 }
@@ -249,8 +174,8 @@ static void write_event_errors(struct bt_text *t,
     };
 
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        labelled(t, "baton_kv_event_errors_total", "reason", errors[i].reason,
-                 (double)errors[i].count);
+        bt_prom_labelled(t, "baton_kv_event_errors_total", "reason",
+                         errors[i].reason, (double)errors[i].count);
 }
 
 /* Per stream; what a stream has not is -1. */
@@ -279,39 +204,42 @@ static double stream_value(const struct bt_stream_info *info, size_t row_index)
     return 0;
 }
 
-typedef void (*stream_fn)(struct bt_text *t, const char *labels,
+/* labels: worker and rank, and room for one more. */
+typedef void (*stream_fn)(struct bt_text *t, struct bt_prom_pair *labels,
                           const struct bt_stream_info *info, size_t i);
 
 static void each_stream(struct bt_text *t, const struct bt_serve *serve,
                         stream_fn fn, size_t row_index)
 {
-    char labels[160];
+    char rank[12];
     struct bt_stream_info info;
 
     for (uint32_t w = 0; w < serve->config->worker_count; w++)
         for (uint32_t r = 0;
              bt_event_plane_stream(serve->events, w, r, &info) == BT_OK; r++) {
-            snprintf(labels, sizeof(labels), "worker=\"%.100s\",rank=\"%u\"",
-                     serve_worker_name(serve, w), r);
+            struct bt_prom_pair labels[4] = {
+                {"worker", serve_worker_name(serve, w)},
+                {"rank", rank},
+            };
+
+            snprintf(rank, sizeof(rank), "%u", r);
             fn(t, labels, &info, row_index);
         }
 }
 
-static void put_stream_row(struct bt_text *t, const char *labels,
+static void put_stream_row(struct bt_text *t, struct bt_prom_pair *labels,
                            const struct bt_stream_info *info, size_t i)
 {
-    row(t, stream_rows[i].name, labels, stream_value(info, i));
+    bt_prom_row(t, stream_rows[i].name, labels, stream_value(info, i));
 }
 
-static void put_stream_cause(struct bt_text *t, const char *labels,
+static void put_stream_cause(struct bt_text *t, struct bt_prom_pair *labels,
                              const struct bt_stream_info *info, size_t i)
 {
-    char full[224];
-
     (void)i;
-    snprintf(full, sizeof(full), "%s,cause=\"%s\"", labels,
-             bt_stream_cause_name(info->cause));
-    row(t, "baton_kv_stream_cause", full, 1);
+    labels[2].label = "cause";
+    labels[2].value = bt_stream_cause_name(info->cause);
+    bt_prom_row(t, "baton_kv_stream_cause", labels, 1);
 }
 
 #define STREAM_BYTES 1280 /* of all rows of a stream, at most */
@@ -330,36 +258,37 @@ static void write_streams(struct bt_text *t, const struct bt_serve *serve)
     struct bt_stream_counts c;
 
     bt_event_plane_counts(serve->events, &c);
-    head(t, "baton_kv_event_parked_total", "counter",
-         "Stores of unknown parents, by what became of them.");
-    labelled(t, "baton_kv_event_parked_total", "fate", "parked",
-             (double)c.parked);
-    labelled(t, "baton_kv_event_parked_total", "fate", "attached",
-             (double)c.attached);
-    labelled(t, "baton_kv_event_parked_total", "fate", "dropped",
-             (double)c.parked_dropped);
-    head(t, "baton_kv_event_hash_checks_total", "counter",
-         "Chains whose announced hashes were computed again.");
-    labelled(t, "baton_kv_event_hash_checks_total", "result", "same",
-             (double)c.hash_same);
-    labelled(t, "baton_kv_event_hash_checks_total", "result", "other",
-             (double)c.hash_other);
-    one(t, "baton_kv_event_bytes_total", "counter", "Payloads applied.",
-        (double)c.bytes);
-    one(t, "baton_kv_event_batches_total", "counter", "Batches applied.",
-        (double)c.batches);
-    one(t, "baton_kv_healing_legs_total", "counter",
+    bt_prom_family(t, "baton_kv_event_parked_total", "counter",
+                   "Stores of unknown parents, by what became of them.");
+    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "parked",
+                     (double)c.parked);
+    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "attached",
+                     (double)c.attached);
+    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "dropped",
+                     (double)c.parked_dropped);
+    bt_prom_family(t, "baton_kv_event_hash_checks_total", "counter",
+                   "Chains whose announced hashes were computed again.");
+    bt_prom_labelled(t, "baton_kv_event_hash_checks_total", "result", "same",
+                     (double)c.hash_same);
+    bt_prom_labelled(t, "baton_kv_event_hash_checks_total", "result", "other",
+                     (double)c.hash_other);
+    bt_prom_one(t, "baton_kv_event_bytes_total", "counter", "Payloads applied.",
+                (double)c.bytes);
+    bt_prom_one(t, "baton_kv_event_batches_total", "counter",
+                "Batches applied.", (double)c.batches);
+    bt_prom_one(
+        t, "baton_kv_healing_legs_total", "counter",
         "Prefills that asked their worker to announce its blocks again.",
         (double)serve->counters.healing_legs);
-    one(t, "baton_kv_event_strangers_total", "counter",
-        "Messages whose topic names no worker.",
-        (double)bt_event_plane_strangers(serve->events));
+    bt_prom_one(t, "baton_kv_event_strangers_total", "counter",
+                "Messages whose topic names no worker.",
+                (double)bt_event_plane_strangers(serve->events));
     for (size_t i = 0; i < sizeof(stream_rows) / sizeof(stream_rows[0]); i++) {
-        head(t, stream_rows[i].name, "gauge", stream_rows[i].help);
+        bt_prom_family(t, stream_rows[i].name, "gauge", stream_rows[i].help);
         each_stream(t, serve, put_stream_row, i);
     }
-    head(t, "baton_kv_stream_cause", "gauge",
-         "Why each rank's stream is in its state; always 1.");
+    bt_prom_family(t, "baton_kv_stream_cause", "gauge",
+                   "Why each rank's stream is in its state; always 1.");
     each_stream(t, serve, put_stream_cause, 0);
 }
 
@@ -374,50 +303,56 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     bt_core_index_stats(serve->core, &stats);
     bt_core_approx_stats(serve->core, &guesses);
     bt_event_plane_counts(serve->events, &streams);
-    one(t, "baton_kv_index_blocks", "gauge", "Distinct block keys known.",
-        (double)stats.blocks);
-    one(t, "baton_kv_index_holdings", "gauge",
-        "Engine blocks believed in, over all workers.", (double)stats.holdings);
-    one(t, "baton_kv_index_dropped_total", "counter",
-        "Blocks not indexed because a table was full.", (double)stats.dropped);
-    one(t, "baton_kv_index_evicted_total", "counter",
-        "Blocks given up to make room in a full index.", (double)stats.evicted);
-    one(t, "baton_kv_index_collisions_total", "counter",
-        "Stores of a known engine hash with other content.",
-        (double)stats.collisions);
-    one(t, "baton_kv_approximate_evicted_total", "counter",
-        "Guesses given up for room, in the table or at a worker.",
-        (double)guesses.evicted);
-    one(t, "baton_kv_index_query_tokens_total", "counter",
-        "Prompt tokens looked up.",
-        (double)serve->counters.prompt_tokens_placed);
-    one(t, "baton_kv_index_hit_tokens_total", "counter",
-        "Of them, predicted to be cached where the request was sent.",
-        (double)serve->counters.overlap_tokens);
-    head(t, "baton_kv_events_total", "counter", "KV events by type.");
+    bt_prom_one(t, "baton_kv_index_blocks", "gauge",
+                "Distinct block keys known.", (double)stats.blocks);
+    bt_prom_one(t, "baton_kv_index_holdings", "gauge",
+                "Engine blocks believed in, over all workers.",
+                (double)stats.holdings);
+    bt_prom_one(t, "baton_kv_index_dropped_total", "counter",
+                "Blocks not indexed because a table was full.",
+                (double)stats.dropped);
+    bt_prom_one(t, "baton_kv_index_evicted_total", "counter",
+                "Blocks given up to make room in a full index.",
+                (double)stats.evicted);
+    bt_prom_one(t, "baton_kv_index_collisions_total", "counter",
+                "Stores of a known engine hash with other content.",
+                (double)stats.collisions);
+    bt_prom_one(t, "baton_kv_approximate_evicted_total", "counter",
+                "Guesses given up for room, in the table or at a worker.",
+                (double)guesses.evicted);
+    bt_prom_one(t, "baton_kv_index_query_tokens_total", "counter",
+                "Prompt tokens looked up.",
+                (double)serve->counters.prompt_tokens_placed);
+    bt_prom_one(t, "baton_kv_index_hit_tokens_total", "counter",
+                "Of them, predicted to be cached where the request was sent.",
+                (double)serve->counters.overlap_tokens);
+    bt_prom_family(t, "baton_kv_events_total", "counter", "KV events by type.");
     for (int i = 0; i < 4; i++)
-        labelled(t, "baton_kv_events_total", "type", kinds[i],
-                 (double)streams.events[i]);
-    head(t, "baton_kv_event_errors_total", "counter",
-         "Messages or events that could not be used.");
+        bt_prom_labelled(t, "baton_kv_events_total", "type", kinds[i],
+                         (double)streams.events[i]);
+    bt_prom_family(t, "baton_kv_event_errors_total", "counter",
+                   "Messages or events that could not be used.");
     write_event_errors(t, &streams);
-    one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
-        (double)streams.gaps);
-    one(t, "baton_kv_event_missing_total", "counter",
-        "Batches that the holes spanned.", (double)streams.missing);
-    one(t, "baton_kv_event_duplicates_total", "counter",
-        "Batches that came twice.", (double)streams.duplicates);
-    one(t, "baton_kv_event_dropped_total", "counter",
-        "Live batches not held during a replay.", (double)streams.held_dropped);
-    one(t, "baton_kv_index_resets_total", "counter",
-        "Times a worker's blocks were forgotten.", (double)streams.resets);
-    head(t, "baton_kv_event_replays_total", "counter", "Replays by outcome.");
-    labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
-             (double)streams.replays_complete);
-    labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
-             (double)streams.replays_partial);
-    labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
-             (double)streams.replays_failed);
+    bt_prom_one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
+                (double)streams.gaps);
+    bt_prom_one(t, "baton_kv_event_missing_total", "counter",
+                "Batches that the holes spanned.", (double)streams.missing);
+    bt_prom_one(t, "baton_kv_event_duplicates_total", "counter",
+                "Batches that came twice.", (double)streams.duplicates);
+    bt_prom_one(t, "baton_kv_event_dropped_total", "counter",
+                "Live batches not held during a replay.",
+                (double)streams.held_dropped);
+    bt_prom_one(t, "baton_kv_index_resets_total", "counter",
+                "Times a worker's blocks were forgotten.",
+                (double)streams.resets);
+    bt_prom_family(t, "baton_kv_event_replays_total", "counter",
+                   "Replays by outcome.");
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
+                     (double)streams.replays_complete);
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
+                     (double)streams.replays_partial);
+    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
+                     (double)streams.replays_failed);
 }
 
 static const char *role_name(unsigned int roles)
@@ -599,16 +534,19 @@ static void write_columns(struct bt_text *t, const struct bt_serve *serve,
 {
     int64_t now = serve_now_ns();
     struct bt_core_worker_info info;
-    char labels[256];
 
     for (size_t c = 0; c < count; c++) {
-        head(t, list[c].name, type, list[c].help);
+        bt_prom_family(t, list[c].name, type, list[c].help);
         for (uint32_t w = 0; w < serve->config->worker_count; w++) {
             if (bt_core_worker_get(serve->core, w, &info) != BT_OK)
                 continue;
-            snprintf(labels, sizeof(labels), "worker=\"%s\",role=\"%s\"",
-                     serve_worker_name(serve, w), role_name(info.roles));
-            row(t, list[c].name, labels, list[c].get(&info, now));
+            const struct bt_prom_pair labels[] = {
+                {"worker", serve_worker_name(serve, w)},
+                {"role", role_name(info.roles)},
+                {NULL, NULL},
+            };
+
+            bt_prom_row(t, list[c].name, labels, list[c].get(&info, now));
         }
     }
 }
@@ -623,7 +561,7 @@ static void write_workers(struct bt_text *t, const struct bt_serve *serve)
                   sizeof(belief_columns) / sizeof(belief_columns[0]));
     write_columns(t, serve, "counter", hit_columns,
                   sizeof(hit_columns) / sizeof(hit_columns[0]));
-    head(t, "baton_workers", "gauge", "Workers by state.");
+    bt_prom_family(t, "baton_workers", "gauge", "Workers by state.");
     for (int s = 0; s <= BT_WORKER_REFUSED; s++) {
         uint32_t n = 0;
 
@@ -631,8 +569,8 @@ static void write_workers(struct bt_text *t, const struct bt_serve *serve)
             if (bt_core_worker_get(serve->core, w, &info) == BT_OK &&
                 (int)info.state == s)
                 n++;
-        labelled(t, "baton_workers", "state",
-                 bt_worker_state_name((enum bt_worker_state)s), n);
+        bt_prom_labelled(t, "baton_workers", "state",
+                         bt_worker_state_name((enum bt_worker_state)s), n);
     }
 }
 
@@ -649,7 +587,7 @@ static void write_link_row(struct bt_text *t, const struct bt_serve *serve,
                            const char *name, bool in_force)
 {
     const struct bt_network *net = bt_core_network(serve->core);
-    char link[64], labels[80];
+    char link[64];
 
     for (uint32_t i = 0; i < link_count(serve); i++) {
         const struct bt_topology *topology = bt_network_topology(net);
@@ -658,18 +596,17 @@ static void write_link_row(struct bt_text *t, const struct bt_serve *serve,
                      : bt_topology_link_at(topology, i)->rate_bytes_per_s;
 
         bt_topology_link_name(topology, i, link, sizeof(link));
-        snprintf(labels, sizeof(labels), "link=\"%s\"", link);
-        row(t, name, labels, (double)rate);
+        bt_prom_labelled(t, name, "link", link, (double)rate);
     }
 }
 
 static void write_links(struct bt_text *t, const struct bt_serve *serve)
 {
-    head(t, "baton_link_rate_bytes", "gauge",
-         "Rate of a topology's link in force, bytes per second.");
+    bt_prom_family(t, "baton_link_rate_bytes", "gauge",
+                   "Rate of a topology's link in force, bytes per second.");
     write_link_row(t, serve, "baton_link_rate_bytes", true);
-    head(t, "baton_link_nominal_bytes", "gauge",
-         "Its rate by the topology file.");
+    bt_prom_family(t, "baton_link_nominal_bytes", "gauge",
+                   "Its rate by the topology file.");
     write_link_row(t, serve, "baton_link_nominal_bytes", false);
 }
 
@@ -680,37 +617,39 @@ static void write_edge(struct bt_text *t, const struct bt_serve *serve)
     struct bt_httpd_counters h;
 
     bt_httpd_counters_get(serve->front, &h);
-    one(t, "baton_http_requests_total", "counter",
-        "Requests that reached a handler of the front.", (double)h.requests);
-    head(t, "baton_http_refused_total", "counter",
-         "Requests refused before a handler, by status.");
-    labelled(t, "baton_http_refused_total", "code", "400",
-             (double)h.refused_400);
-    labelled(t, "baton_http_refused_total", "code", "413",
-             (double)h.refused_413);
-    labelled(t, "baton_http_refused_total", "code", "431",
-             (double)h.refused_431);
-    labelled(t, "baton_http_refused_total", "code", "503",
-             (double)h.refused_503);
-    one(t, "baton_http_connections", "gauge", "Open client connections.",
-        h.connections);
-    one(t, "baton_http_body_bytes", "gauge", "Request bodies held.",
-        (double)h.body_bytes);
-    one(t, "baton_http_slow_clients_total", "counter",
-        "Clients cut because they did not read.", (double)h.slow_clients);
-    head(t, "baton_upstream_answers_total", "counter",
-         "Answers of workers to legs, by status class.");
+    bt_prom_one(t, "baton_http_requests_total", "counter",
+                "Requests that reached a handler of the front.",
+                (double)h.requests);
+    bt_prom_family(t, "baton_http_refused_total", "counter",
+                   "Requests refused before a handler, by status.");
+    bt_prom_labelled(t, "baton_http_refused_total", "code", "400",
+                     (double)h.refused_400);
+    bt_prom_labelled(t, "baton_http_refused_total", "code", "413",
+                     (double)h.refused_413);
+    bt_prom_labelled(t, "baton_http_refused_total", "code", "431",
+                     (double)h.refused_431);
+    bt_prom_labelled(t, "baton_http_refused_total", "code", "503",
+                     (double)h.refused_503);
+    bt_prom_one(t, "baton_http_connections", "gauge",
+                "Open client connections.", h.connections);
+    bt_prom_one(t, "baton_http_body_bytes", "gauge", "Request bodies held.",
+                (double)h.body_bytes);
+    bt_prom_one(t, "baton_http_slow_clients_total", "counter",
+                "Clients cut because they did not read.",
+                (double)h.slow_clients);
+    bt_prom_family(t, "baton_upstream_answers_total", "counter",
+                   "Answers of workers to legs, by status class.");
     for (int i = 0; i < 6; i++)
-        labelled(t, "baton_upstream_answers_total", "class", classes[i],
-                 (double)serve->counters.upstream_answers[i]);
-    one(t, "baton_log_folded_total", "counter", "Log lines folded away.",
-        (double)bt_log_folded());
-    one(t, "baton_decision_log_dropped_total", "counter",
-        "Decision lines that could not be written.",
-        (double)serve->counters.decisions_dropped);
-    one(t, "baton_journal_left_out_total", "counter",
-        "Events that found the journal full or broken.",
-        (double)recorder_left_out(serve));
+        bt_prom_labelled(t, "baton_upstream_answers_total", "class", classes[i],
+                         (double)serve->counters.upstream_answers[i]);
+    bt_prom_one(t, "baton_log_folded_total", "counter",
+                "Log lines folded away.", (double)bt_log_folded());
+    bt_prom_one(t, "baton_decision_log_dropped_total", "counter",
+                "Decision lines that could not be written.",
+                (double)serve->counters.decisions_dropped);
+    bt_prom_one(t, "baton_journal_left_out_total", "counter",
+                "Events that found the journal full or broken.",
+                (double)recorder_left_out(serve));
 }
 
 static void write_process(struct bt_text *t, const struct bt_serve *serve)
@@ -725,13 +664,15 @@ static void write_process(struct bt_text *t, const struct bt_serve *serve)
         fclose(f);
     }
     getrusage(RUSAGE_SELF, &usage);
-    one(t, "process_resident_memory_bytes", "gauge", "Resident memory.",
-        (double)pages * (double)sysconf(_SC_PAGESIZE));
-    one(t, "process_cpu_seconds_total", "counter", "User and system time.",
+    bt_prom_one(t, "process_resident_memory_bytes", "gauge", "Resident memory.",
+                (double)pages * (double)sysconf(_SC_PAGESIZE));
+    bt_prom_one(
+        t, "process_cpu_seconds_total", "counter", "User and system time.",
         (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
             (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
-    one(t, "baton_uptime_seconds", "gauge", "Since the server was made.",
-        (double)(serve_now_ns() - serve->started_ns) / 1e9);
+    bt_prom_one(t, "baton_uptime_seconds", "gauge",
+                "Since the server was made.",
+                (double)(serve_now_ns() - serve->started_ns) / 1e9);
 }
 
 void metrics_handle(void *arg, struct bt_httpd_request *req)
@@ -766,7 +707,6 @@ void metrics_handle(void *arg, struct bt_httpd_request *req)
     if (text.overflow)
         reply_error(req, 500, "the metrics do not fit their buffer");
     else
-        bt_httpd_reply(req, 200, "text/plain; version=0.0.4; charset=utf-8",
-                       buf, text.used);
+        bt_httpd_reply(req, 200, BT_PROM_TYPE, buf, text.used);
     free(buf);
 }

@@ -75,8 +75,8 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
 
     (void)loop;
     (void)events;
-    prom_observe(&serve->counters.loop_lag,
-                 (double)(now - serve->last_tick_ns) / 1e9 - TICK_S);
+    bt_prom_observe(&serve->counters.loop_lag,
+                    (double)(now - serve->last_tick_ns) / 1e9 - TICK_S);
     serve->last_tick_ns = now;
     exchange_tick_all(serve);
     serve_step(serve, &event);

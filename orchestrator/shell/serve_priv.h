@@ -13,6 +13,7 @@
 #include "baton/orchestrator/json.h"
 #include "baton/orchestrator/log.h"
 #include "baton/orchestrator/openai.h"
+#include "baton/orchestrator/promtext.h"
 #include "baton/orchestrator/serve.h"
 #include "baton/orchestrator/sse.h"
 #include "baton/orchestrator/upstream.h"
@@ -26,18 +27,6 @@ struct tokenizer;
 struct recorder;
 struct warm;
 struct kv_watch;
-
-#define PROM_BUCKETS_MAX 24
-
-/* Fixed-bucket histogram for Prometheus; bounds in seconds, ascending. */
-struct prom_histogram {
-    const double *bounds;
-    size_t bound_count;
-    uint64_t buckets[PROM_BUCKETS_MAX + 1]; /* last = +Inf */
-    double sum;
-    uint64_t count;
-};
-void prom_observe(struct prom_histogram *h, double seconds);
 
 enum route_index {
     ROUTE_COMPLETIONS,
@@ -60,7 +49,7 @@ struct shell_counters {
     uint64_t decisions_dropped;
     uint64_t healing_legs;
     uint64_t upstream_answers[6]; /* by status class; [0] transport */
-    struct prom_histogram ttft, ttst, itl, duration, plan, loop_lag;
+    struct bt_prom_histogram ttft, ttst, itl, duration, plan, loop_lag;
     struct bt_histogram plan_ns; /* for exact quantiles in the summary */
 };
 

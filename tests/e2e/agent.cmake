@@ -17,6 +17,11 @@ if(TARGET baton AND TARGET bt_agent_service)
         LIBS bt_engine bt_agent bt_transfer bt_net bt_proto bt_planner bt_base
              ext_ev ext_jansson ext_zmq
         ARGS $<TARGET_FILE:baton>)
+    baton_test(agent_descriptors_test LABELS e2e TIMEOUT 120
+        SOURCES agent_descriptors_test.c engine_rig.c
+        LIBS bt_engine bt_transfer bt_net bt_proto bt_planner bt_base ext_ev
+             ext_jansson ext_zmq
+        ARGS $<TARGET_FILE:baton>)
 endif()
 baton_test(agent_dlopen_test LABELS e2e SOURCES agent_dlopen_test.c
     INCLUDES ${PROJECT_SOURCE_DIR}/include LIBS ${CMAKE_DL_LIBS}

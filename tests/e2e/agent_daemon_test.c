@@ -304,13 +304,17 @@ static void bad_starts(void **state)
         /* addresses of documentation: no machine has them */
         {"--listen", "198.51.100.9:0", "--insecure", NULL},
         {"--rail", "r0=198.51.100.9", NULL},
+        /* settings of a port, without one */
+        {"--rail", "r0=127.0.0.1,gid=3", NULL},
+        {"--fabric", "sim", "--rail", "r0=127.0.0.1,mtu=1024", NULL},
     };
     const char *const usages[][4] = {
-        {"--listen", "nonsense", NULL}, {"--http", "127.0.0.1", NULL},
-        {"--fabric", "pigeon", NULL},   {"--rail", "noaddress", NULL},
-        {"--nvme", "nocolon", NULL},    {"--model-hash", "xyz", NULL},
-        {"--rail", "=127.0.0.1", NULL}, {"--name", "", NULL},
-        {"--host-pool", "lots", NULL},  {"--no-such", NULL},
+        {"--listen", "nonsense", NULL},  {"--http", "127.0.0.1", NULL},
+        {"--fabric", "pigeon", NULL},    {"--rail", "noaddress", NULL},
+        {"--nvme", "nocolon", NULL},     {"--model-hash", "xyz", NULL},
+        {"--rail", "=127.0.0.1", NULL},  {"--name", "", NULL},
+        {"--host-pool", "lots", NULL},   {"--no-such", NULL},
+        {"--rail", "r0=@m,mtu=1", NULL},
     };
 
     (void)state;

@@ -51,6 +51,33 @@ expect 3 '"ok":false,"status":"invalid"' 'map.yaml:2:22: ' \
     "$baton" topo --file "$dir/map.yaml" -o json
 expect 2 '' 'usage: baton topo' "$baton" topo extra
 expect 0 'RAIL' '' "$baton" topo
+# What topo prints is what the agent takes: --require-rdma ends it right after.
+sockets=$root/tests/lib/data/two_sockets.xml
+expect 0 '^rail 0: --rail r0=@mlx5_0:1$' '' \
+    "$baton" topo --hwloc-xml "$sockets" -r 2
+expect 0 '^rail 1: --rail r1=@mlx5_2:1,gid=0$' '' \
+    "$baton" topo --hwloc-xml "$sockets" -r 2
+expect 0 '"rails":\["r0=@mlx5_0:1","r1=@mlx5_2:1,gid=0"\]' '' \
+    "$baton" topo --hwloc-xml "$sockets" -r 2 -o json
+mapfile -t words < <("$baton" topo --hwloc-xml "$sockets" -r 2 |
+    sed -n 's/^rail [0-9]*: --rail //p')
+expect 3 '' 'require-rdma: the sim fabric is none' "$baton" agent \
+    --fabric sim --require-rdma "${words[@]/#/--rail=}"
+expect 2 '' "--rail 'r0=@m,gid=300': column 11: gid is an index" \
+    "$baton" agent --rail r0=@m,gid=300
+expect 2 '' "--transfer-rail 'r0=@m,mut=1024': column 7: .* 'mtu'" \
+    "$baton" engine --transfer-rail r0=@m,mut=1024
+expect 3 '' 'require-rdma: UCX would use tcp' "$baton" agent --require-rdma \
+    --transports rc_verbs,self --rail r0=127.0.0.1,transports=tcp+self
+# Names are resolved at start (127.1 is one that no server is asked for).
+expect 3 '' "--rail r0: host 'no..name': " "$baton" agent --rail r0=no..name
+expect 3 '' "--listen: host 'no..name': " "$baton" agent --listen no..name:0
+expect 3 '' "--transfer-rail r0: host 'no..name': " \
+    "$baton" engine --transfer-rail r0=no..name
+expect 3 '' 'r0: ucx: tcp,self, device nosuch9: ' \
+    "$baton" agent --listen 127.1:0 --rail r0=127.1@nosuch9
+expect 3 '' 'class need a rail of RDMA alone' \
+    "$baton" agent --rail r0=127.0.0.1,class=104
 expect 2 '' 'no GPU at' "$baton" topo --gpu 0000:ff:1f.7
 expect 2 '' 'output is table or json' "$baton" topo -f "$map" -o xml
 printf 'topology: map.yaml\n' | cat "$good" - >"$dir/with_map.yaml"

@@ -121,6 +121,7 @@ static void bad_options(void **state)
         {"--fabric", "pigeon", NULL},
         {"--transfer-rail", "r0", NULL},
         {"--transfer-rail", "=127.0.0.1", NULL},
+        {"--transfer-rail", "r0=127.0.0.1,gid=256", NULL},
         {"--event-encoding", "xml", NULL},
         {"--event-hash", "md5", NULL},
         {"--event-hash", "sha256_cbor:", NULL},

@@ -69,6 +69,38 @@ static void streams_through_both_legs(void **state)
     bed_stop(&bed);
 }
 
+static void note_transfer(struct bed_worker *w, struct bt_httpd_request *req)
+{
+    w->n = bt_httpd_header(req, "X-Baton-Transfer-Ns") != NULL ? 1 : -1;
+    bed_well_behaved(w, req);
+}
+
+/* What is foreseen for the pull is told to the engine that makes it, beside its
+ * parameters; nobody else sees it. */
+static void tells_d_what_is_foreseen(void **state)
+{
+    static struct bed bed;
+    static char out[8192];
+    const char body[] = "{\"model\":\"m\",\"prompt\":" PROMPT "}";
+
+    (void)state;
+    bed_start(&bed, "pd", NULL);
+    for (size_t i = 0; i < bed.count; i++)
+        bed.workers[i].script = note_transfer;
+    assert_int_equal(
+        bed_request(&bed, "/v1/completions", body, out, sizeof(out)), 200);
+    assert_int_equal(used(&bed, "prefill")->n, -1);
+    assert_int_equal(used(&bed, "decode")->n, 1);
+    bed_stop(&bed);
+    memset(&bed, 0, sizeof(bed));
+    bed_start(&bed, "b", NULL); /* whole on one worker: no transfer */
+    bed.workers[0].script = note_transfer;
+    assert_int_equal(
+        bed_request(&bed, "/v1/completions", body, out, sizeof(out)), 200);
+    assert_int_equal(bed.workers[0].n, -1);
+    bed_stop(&bed);
+}
+
 static void answers_whole(void **state)
 {
     static struct bed bed;
@@ -152,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_through_both_legs),
+        cmocka_unit_test(tells_d_what_is_foreseen),
         cmocka_unit_test(answers_whole),
         cmocka_unit_test(explains_itself),
         cmocka_unit_test(health_and_models),

@@ -48,6 +48,13 @@ verbs)
     ;;
 ucx)
     ucx=transports=rc_verbs+self
+    refuse 'no such GID index' 'cannot reach a peer' \
+        "$at,device=rxe_s0:1,gid=200,$ucx"
+    refuse 'no such partition' 'partition is not in the port' \
+        "$at,device=rxe_s0:1,partition=0x1234,$ucx"
+    refuse 'an MTU that UCX has not' 'MTU of 256' \
+        "$at,device=rxe_s0:1,mtu=256,$ucx"
+    refuse 'a GID without RDMA' 'RDMA alone' "$at,gid=1,transports=tcp+self"
     refuse 'no such device' 'nosuch0' "$at,device=nosuch0:1,$ucx"
     refuse 'memlock too low' '(memlock|locked memory).*(64 ?K|65536)' \
         "$at,device=rxe_s0:1,$ucx" "${limited[@]}"

@@ -137,6 +137,7 @@ static void fabric_init(struct bt_fabric *f, struct ev_loop *loop,
     f->heartbeat_ns = c->heartbeat_ns > 0 ? c->heartbeat_ns : HEARTBEAT_NS;
     f->chunk_bytes = c->chunk_bytes > 0 ? c->chunk_bytes : CHUNK_BYTES;
     f->inflight_max = c->inflight_max > 0 ? c->inflight_max : INFLIGHT_MAX;
+    f->window_target_ns = c->window_target_ns;
     f->has_key = c->key != NULL;
     if (f->has_key)
         memcpy(f->key, c->key, sizeof(f->key));

@@ -78,8 +78,10 @@ struct bt_fabric {
     int64_t heartbeat_ns, beaten_ns; /* beaten: the last time */
     unsigned int beat_weight;        /* of this one */
     uint32_t chunk_bytes, inflight_max;
+    int64_t window_target_ns;
     ev_timer heartbeat;
     LIST_HEAD(, bt_door) doors;
+    bool doors_are_shut; /* for want of descriptors */
     LIST_HEAD(, bt_kv_sink) sinks;
     struct bt_lane *rules[BT_FABRIC_RULES_MAX];
     size_t rule_count;

@@ -63,6 +63,13 @@ static bool is_here(const char *kind, const struct bt_rail_config *rail)
     return bt_fabric_bind_error(&where, size) != EADDRNOTAVAIL;
 }
 
+/* The sim fabric has no ports: settings of one would do nothing, unsaid. */
+static bool has_port_words(const struct bt_rail_config *rail)
+{
+    return rail->gid != NULL || rail->partition != 0 || rail->mtu != 0 ||
+           rail->traffic_class != 0;
+}
+
 static enum bt_status open_one(struct ev_loop *loop,
                                const struct bt_fabric_config *config,
                                const struct bt_rail_config *rail,
@@ -74,6 +81,11 @@ static enum bt_status open_one(struct ev_loop *loop,
 
     if (open == NULL) {
         snprintf(error_out, error_size, "fabric: no kind \"%.32s\"", kind);
+        return BT_INVALID;
+    }
+    if (strcmp(kind, "sim") == 0 && has_port_words(rail)) {
+        snprintf(error_out, error_size,
+                 "sim: gid, partition, mtu and class need an RDMA port");
         return BT_INVALID;
     }
     if (config->rail_threads)

@@ -13,6 +13,7 @@
 
 #define LISTING_MAX 16384u /* of ucp_context_print_info */
 #define TLS_MAX     256u
+#define PKEYS_MAX   1024u
 #define SEG_TCP     "256K"
 #define EAGER_TCP   (262144u - 256u) /* a segment less UCX's headers */
 /* A segment of shared memory, whose length has 16 bits. */
@@ -126,10 +127,12 @@ static void set_tcp(ucp_config_t *config, const struct bt_ucx_kind *kind)
 {
     set(config, "TCP_CM_REUSEADDR", "CM_REUSEADDR",
         "y"); /* restart on the same port */
-    /* CONN_NB stays as it is, though the data path then connects by a call that
-     * may block while the peer's host is cut off: with CONN_NB=y endpoints do
-     * not hear that their peer closed. SYN_CNT, which would bound the call,
-     * breaks the opening of a worker in 1.13.1. */
+    /* A connect that waits holds up the loop while a host is cut off. Worse, a
+     * peer that dies between it and the first bytes leaves an endpoint that is
+     * put down for destruction and then marked as in use, which aborts
+     * (`tcp_ep.c:478`). SYN_CNT, which would bound the wait, breaks the opening
+     * of a worker in 1.13.1. */
+    set(config, "TCP_CONN_NB", "CONN_NB", "y");
     /* A put that is acknowledged after its endpoint has failed aborts this
      * process (`tcp_ep.c:939`, PUT_TX_WAITING_ACK), and so does a put or get
      * of ours at its target; rendezvous puts too. */
@@ -162,6 +165,72 @@ static void set_rdma(ucp_config_t *config, const struct bt_ucx_kind *kind)
     set(config, "SOCKADDR_TLS_PRIORITY", "SOCKADDR_TLS_PRIORITY", "rdmacm");
 }
 
+/* What the rail says about its port. UCX knows only the 15 bits of a partition
+ * key and takes a full member before a limited one; it has no MTU of 256. Three
+ * of them are of a table within the transport's, hence IB_ (guest_agents.sh
+ * looks whether one was dropped). */
+static ucs_status_t set_port(ucp_config_t *config,
+                             const struct bt_rail_config *rail)
+{
+    ucs_status_t status = UCS_OK;
+    char text[16];
+
+    if (rail->gid != NULL)
+        status = ucp_config_modify(config, "GID_INDEX", rail->gid);
+    if (status == UCS_OK && rail->partition != 0) {
+        snprintf(text, sizeof(text), "0x%x", rail->partition & 0x7FFFu);
+        status = ucp_config_modify(config, "IB_PKEY", text);
+    }
+    if (status == UCS_OK && rail->mtu != 0) {
+        snprintf(text, sizeof(text), "%u", rail->mtu);
+        status = ucp_config_modify(config, "IB_PATH_MTU", text);
+    }
+    if (status == UCS_OK && rail->traffic_class != 0) {
+        snprintf(text, sizeof(text), "%u", rail->traffic_class);
+        status = ucp_config_modify(config, "IB_TRAFFIC_CLASS", text);
+    }
+    return status;
+}
+
+/* UCX itself starts without a partition that is not there, and says nothing.
+ * Where the port's table is, the kernel knows: DEVICE:PORT. */
+static bool has_partition(const char *device, uint16_t partition)
+{
+    const char *colon = device != NULL ? strchr(device, ':') : NULL;
+    bool found = false, more = colon != NULL;
+    char path[160], text[16];
+
+    for (uint32_t i = 0; i < PKEYS_MAX && more && !found; i++) {
+        FILE *from;
+
+        snprintf(path, sizeof(path),
+                 "/sys/class/infiniband/%.*s/ports/%.8s/pkeys/%u",
+                 (int)(colon - device), device, colon + 1, i);
+        from = fopen(path, "re");
+        more = from != NULL && fgets(text, sizeof(text), from) != NULL;
+        found =
+            more && (strtoul(text, NULL, 16) & 0x7FFF) == (partition & 0x7FFFu);
+        if (from != NULL)
+            fclose(from);
+    }
+    return found;
+}
+
+/* Settings of an RDMA port that this rail cannot have; NULL: none. */
+static const char *port_fault(const struct bt_rail_config *rail,
+                              const struct bt_ucx_kind *kind)
+{
+    if (!kind->rma && (rail->gid != NULL || rail->partition != 0 ||
+                       rail->mtu != 0 || rail->traffic_class != 0))
+        return "gid, partition, mtu and class need a rail of RDMA alone";
+    if (rail->mtu == 256)
+        return "UCX knows no MTU of 256";
+    if (rail->partition != 0 && !has_partition(rail->device, rail->partition))
+        return "the partition is not in the port's table (the device is "
+               "DEVICE:PORT?)";
+    return NULL;
+}
+
 static ucs_status_t configure(const struct bt_rail_config *rail,
                               const char *transports,
                               const struct bt_ucx_kind *kind,
@@ -187,6 +256,8 @@ static ucs_status_t configure(const struct bt_rail_config *rail,
     status = ucp_config_modify(config, "TLS", transports);
     if (status == UCS_OK && rail->device != NULL)
         status = ucp_config_modify(config, "NET_DEVICES", rail->device);
+    if (status == UCS_OK)
+        status = set_port(config, rail);
     if (status != UCS_OK) {
         ucp_config_release(config);
         return status;
@@ -340,6 +411,10 @@ enum bt_status bt_transport_ucx_open(struct ev_loop *loop,
                                                    &ucx->from_size) != BT_OK)
         goto undo_alloc;
     ucx->kind = bt_ucx_classify(transports);
+    if (port_fault(rail, &ucx->kind) != NULL) {
+        step = port_fault(rail, &ucx->kind);
+        goto undo_alloc;
+    }
     ucx->base.ops = ucx->kind.rma ? &bt_ucx_rma_ops : &bt_ucx_ops;
     ucx->loop = loop;
     ucx->last = &ucx->first;

@@ -7,6 +7,7 @@
  * the key (if there is one), named a region that is here and a layout that
  * agrees. What it asks for afterwards is kv_job.c's. Invariants: callers of one
  * session and region are one guest; the guest ends with its last caller. */
+#include "descriptors.h"
 #include "kv_source.h"
 
 #include <assert.h>
@@ -15,7 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STOP_NS       1000000000LL
+#define STOP_NS 1000000000LL
+/* A caller takes two or three: SPARE is for those that come within one beat.
+ * With fewer nobody is let in, with SPARE_AGAIN the doors are opened again. */
+#define SPARE         32u
+#define SPARE_AGAIN   48u
 #define REFUSED_BEATS 5u /* a refused caller leaves by itself, or is closed */
 
 void bt_caller_close(struct caller *caller)
@@ -372,17 +377,9 @@ static void door_heartbeat(struct bt_door *door)
     }
 }
 
-void bt_doors_heartbeat(struct bt_fabric *fabric)
-{
-    struct bt_door *door;
-
-    LIST_FOREACH(door, &fabric->doors, entry)
-    door_heartbeat(door);
-}
-
 /* ---- life ---- */
 
-static void unlisten(struct bt_door *door)
+static void shut(struct bt_door *door)
 {
     for (uint32_t i = 0; i < door->fabric->rail_count; i++) {
         struct bt_transport *t = door->fabric->rails[i].transport;
@@ -436,6 +433,73 @@ static enum bt_status listen_rail(struct bt_door *door, uint32_t i,
                            : listen_fault(&where, size, status, step_out);
 }
 
+/* ---- out of descriptors ---- */
+
+static void tell(const struct bt_door *door, const char *text)
+{
+    const struct bt_kv_source *source = LIST_FIRST(&door->sources);
+
+    if (source != NULL && source->config.refused != NULL)
+        source->config.refused(source->config.arg, "", text);
+}
+
+/* On the ports it had; false: not all of them, yet. */
+static bool open_again(struct bt_door *door)
+{
+    const char *step = "";
+    bool whole = true;
+
+    for (uint32_t i = 0; i < door->fabric->rail_count; i++) {
+        if (door->rails[i].listener == NULL)
+            whole &= listen_rail(door, i, door->rails[i].port, &step) == BT_OK;
+    }
+    return whole;
+}
+
+/* A listener whose accept fails for want of descriptors stays readable, and UCX
+ * tries again at once: one peer more would cost a core until some are free
+ * (field-failures E21), and hear nothing. So the doors are shut before, callers
+ * hear at once that nobody listens, and those inside are served as ever. */
+static void mind_descriptors(struct bt_fabric *fabric)
+{
+    bool few, was_shut = fabric->doors_are_shut;
+    struct bt_door *door;
+
+    if (LIST_EMPTY(&fabric->doors))
+        return;
+    few = !bt_descriptors_left(was_shut ? SPARE_AGAIN : SPARE);
+    if (few == was_shut)
+        return;
+    fabric->doors_are_shut = few;
+    fabric->stats.doors_shut += few;
+    LIST_FOREACH(door, &fabric->doors, entry)
+    {
+        if (LIST_EMPTY(&door->sources)) /* it is being left */
+            continue;
+        if (few)
+            shut(door);
+        else if (!open_again(door))
+            fabric->doors_are_shut = true;
+    }
+    LIST_FOREACH(door, &fabric->doors, entry)
+    {
+        if (fabric->doors_are_shut != was_shut)
+            tell(door, few ? "file descriptors run out (ulimit -n): nobody new "
+                             "is let in until some are free"
+                           : "there are file descriptors again: the next are "
+                             "let in");
+    }
+}
+
+void bt_doors_heartbeat(struct bt_fabric *fabric)
+{
+    struct bt_door *door;
+
+    LIST_FOREACH(door, &fabric->doors, entry)
+    door_heartbeat(door);
+    mind_descriptors(fabric);
+}
+
 static struct bt_door *door_find(struct bt_fabric *fabric, const char *address,
                                  uint16_t port)
 {
@@ -477,7 +541,7 @@ enum bt_status bt_door_get(struct bt_fabric *fabric, const char *address,
     for (uint32_t i = 0; i < fabric->rail_count; i++) {
         status = listen_rail(door, i, i == 0 ? port : 0, step_out);
         if (status != BT_OK) {
-            unlisten(door);
+            shut(door);
             free(door);
             return status;
         }
@@ -520,7 +584,7 @@ void bt_door_leave(struct bt_kv_source *source)
     LIST_REMOVE(source, entry);
     l.is_last = LIST_EMPTY(&door->sources);
     if (l.is_last)
-        unlisten(door);
+        shut(door);
     LIST_FOREACH(caller, &door->callers, entry)
     {
         if (is_his(caller, source, l.is_last))

@@ -14,7 +14,12 @@
  * empty (Lamport's queue with the cached indices of FastForward/MCRingBuffer:
  * Lee, Bu, Chandranmenon, "A lock-free, cache-efficient shared ring buffer",
  * 2009). A sleeper's flag and the index it waits for are both written and read
- * in sequential order, so at least one side sees the other: no lost wake-up. */
+ * in sequential order, so at least one side sees the other: no lost wake-up.
+ *
+ * The agent has another kind (shell/agent_ring.h): any number of writers, items
+ * by value, a descriptor to poll, once per pull. This one is passed several
+ * times per piece of a pull, and by one thread on each side, so it has no lock;
+ * neither can be made of the other without losing what it is for. */
 #ifndef BATON_TRANSFER_FABRIC_RING_H
 #define BATON_TRANSFER_FABRIC_RING_H
 

@@ -42,6 +42,7 @@ void bt_agent_refresh(struct bt_agent *agent)
     agent->meter_count = count;
     agent->stats.refused_auth = stats.refused_key;
     agent->stats.refused_layout = stats.refused_layout;
+    agent->stats.doors_shut = stats.doors_shut;
     agent->stats.rails_up = up;
     pthread_mutex_unlock(&agent->lock);
 }
@@ -284,6 +285,7 @@ static enum bt_status fabric_open(struct bt_agent *agent)
         .heartbeat_ns = c->heartbeat_ns,
         .chunk_bytes = c->chunk_bytes,
         .inflight_max = c->inflight_max,
+        .window_target_ns = c->window_target_ns,
     };
     enum bt_status status =
         bt_fabric_create(agent->loop, &fabric, &agent->fabric,

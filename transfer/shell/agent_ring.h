@@ -1,6 +1,9 @@
 /* Bounded ring of equal items between threads: any number of writers, any
  * number of readers, first in first out. Kept by a mutex that is held for one
- * copy; nobody waits for room or for an item. */
+ * copy; nobody waits for room or for an item. Callers are threads we do not
+ * know, which fabric/ring.h (one thread on each side, no lock) cannot have, and
+ * its items' descriptor has to change together with the count, so a lock is
+ * needed in any case. */
 #ifndef BATON_TRANSFER_SHELL_AGENT_RING_H
 #define BATON_TRANSFER_SHELL_AGENT_RING_H
 

@@ -20,12 +20,8 @@
 struct ev_loop;
 struct bt_agent_service;
 
-#define BT_AGENT_SERVICE_RAILS_MAX 8
-
-struct bt_agent_service_rail {
-    const char *name, *address, *device; /* NULL: any */
-};
 struct bt_agent_start;
+struct bt_rail_config;
 
 struct bt_agent_service_config {
     const char *name;
@@ -33,14 +29,15 @@ struct bt_agent_service_config {
     uint16_t port;       /* 0 picks one */
     const char *http_address;
     uint16_t http_port;
-    const char *fabric;     /* "ucx", "verbs", "sim" */
-    const char *transports; /* UCX_TLS; NULL: default */
-    struct bt_agent_service_rail rails[BT_AGENT_SERVICE_RAILS_MAX];
+    const char *fabric;                 /* "ucx", "verbs", "sim" */
+    const char *transports;             /* UCX_TLS; NULL: default */
+    const struct bt_rail_config *rails; /* <= 8, each with a name */
     uint32_t rail_count;
     const uint8_t *key; /* 32 bytes; NULL: none, loopback only */
     bool insecure;      /* listen beyond loopback without a key */
     bool require_rdma;  /* refuse to start when bytes would go by TCP */
     uint32_t chunk_bytes, inflight_max;  /* as in bt_agent_config, 0: its own */
+    int64_t window_target_ns;            /* the same */
     const struct bt_agent_start *starts; /* what a probe measured; NULL */
     uint32_t start_count;                /* <= 256 */
     uint64_t probe_bytes;

@@ -471,6 +471,9 @@ struct bt_effect {
     enum bt_leg leg;  /* ABORT */
     struct bt_worker_id worker;
     bool with_params; /* SEND_DECODE */
+    /* SEND_DECODE with_params: what the placement counts for the transfer from
+     * now on; 0: nothing. Told to d, so that it can hold its own against it. */
+    int64_t transfer_ns;
     /* SEND_PREFILL, and SEND_DECODE of a local prefill: prefix to load or
      * fetch before (worker: a slot), tokens 0: none. Only to workers with
      * fetch_ok or own tiers. PREFETCH: what to fetch. */

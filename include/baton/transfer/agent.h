@@ -46,6 +46,7 @@ struct bt_agent_config {
     int64_t heartbeat_ns; /* 0: 200 ms */
     int64_t beat_ns;      /* renewal of leases of pulls that wait; 0: 5 s */
     uint32_t chunk_bytes, inflight_max; /* as in bt_fabric_config */
+    int64_t window_target_ns;           /* the same */
     uint32_t pulls_max;                 /* 0: 1,024 */
     uint32_t leases_max;                /* 0: 4,096 */
     uint64_t lease_blocks_max;          /* 0: 1,048,576 */
@@ -153,7 +154,8 @@ enum bt_agent_event_kind {
     BT_AGENT_RELEASED,  /* a puller has what it wanted: blocks are back */
     BT_AGENT_EXPIRED,   /* nobody came: blocks are back */
     BT_AGENT_WITHDRAWN, /* as asked: blocks are back */
-    BT_AGENT_REFUSED,   /* a peer was refused: detail says why */
+    BT_AGENT_REFUSED,   /* a peer was refused, or all new ones are for want of
+                           descriptors: detail says why */
     BT_AGENT_RAIL,      /* a rail to a peer is there for the first time, went
                            down or came back: detail, transport */
     BT_AGENT_ASKED,     /* a peer wants references of an KEYED region: id,
@@ -189,7 +191,8 @@ struct bt_agent_stats {
     uint64_t pulls, pulls_failed, bytes, descriptors, retries,
         checksum_failures;
     uint64_t published, released, expired, refused_auth, refused_layout;
-    uint64_t ring_full; /* calls refused with BT_LIMIT for it */
+    uint64_t ring_full;  /* calls refused with BT_LIMIT for it */
+    uint64_t doors_shut; /* as in bt_fabric_stats */
     uint32_t live_pulls, live_leases, peers, rails_up;
 };
 void bt_agent_stats(struct bt_agent *agent, struct bt_agent_stats *out);

@@ -87,6 +87,9 @@ struct bt_fabric_config {
     int64_t heartbeat_ns;   /* 0: 200 ms; a rail silent for 5 of them is dead */
     uint32_t chunk_bytes;   /* largest single get, 0: 1 MiB */
     uint32_t inflight_max;  /* gets outstanding per peer and rail, 0: 16 */
+    /* Both are the most: gets become smaller and fewer while their time from
+     * issue to end is above this (window.h). 0: 8 ms; < 0: always the most */
+    int64_t window_target_ns;
 };
 
 /* Open every rail on this loop. Strings and key are copied. error_out >= 160
@@ -106,6 +109,8 @@ struct bt_fabric_stats {
     uint64_t frames_corrupt;   /* wrong tag; connection closed */
     uint64_t frames_replayed;  /* wrong sequence; connection closed */
     uint64_t refused_key, refused_layout; /* by this end as a source */
+    uint64_t doors_shut; /* times that descriptors ran out: nobody new is let
+                            in until some are free, those inside are served */
     uint64_t connects, connects_failed;
     uint64_t connects_spared; /* not tried: the peer has failed before */
     uint64_t rails_lost, rails_back;
@@ -167,7 +172,9 @@ struct bt_kv_source_config {
     void (*released)(void *arg, const char *request_id);
     void (*renewed)(void *arg, const char *request_id); /* BEAT came */
     void *arg;
-    /* A sink was refused (layouts, versions, keys or regions differ): log it.
+    /* A sink was refused (layouts, versions, keys or regions differ), or, with
+     * an empty name, all new ones are for want of descriptors, or are let in
+     * again: log it.
      * NULL: silent. None of these call-backs may stop the source or the
      * fabric. */
     void (*refused)(void *arg, const char *sink, const char *reason);
