@@ -222,8 +222,8 @@ static void window_json(struct bt_text *t, const struct bt_agent_service *s)
 {
     uint64_t chunk = s->config.chunk_bytes, reads = s->config.inflight_max;
     struct bt_window_limits most = {
-        .ops_max = (uint32_t)(reads > 0 ? reads : 16),
-        .op_max = (uint32_t)(chunk > 0 ? chunk : 1u << 20),
+        .ops_max = (uint32_t)(reads > 0 ? reads : BT_KV_INFLIGHT),
+        .op_max = (uint32_t)(chunk > 0 ? chunk : BT_KV_CHUNK_BYTES),
         .target_ns = s->config.window_target_ns,
     };
 

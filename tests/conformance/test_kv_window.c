@@ -1,6 +1,6 @@
 /* A small pull beside a large one on a slow link: how much of the large one
  * goes before it is counted in bytes, so a busy machine makes no difference.
- * The link is simulated, 25 MB/s: the window settles at about 90 KiB. */
+ * The link is simulated, 25 MB/s: the window settles at about 260 KiB. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

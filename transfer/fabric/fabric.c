@@ -15,8 +15,6 @@
 #include <time.h>
 
 #define HEARTBEAT_NS 200000000LL
-#define CHUNK_BYTES  (1u << 20)
-#define INFLIGHT_MAX 16u
 
 int64_t bt_fabric_now(void)
 {
@@ -135,8 +133,8 @@ static void fabric_init(struct bt_fabric *f, struct ev_loop *loop,
 {
     f->loop = loop;
     f->heartbeat_ns = c->heartbeat_ns > 0 ? c->heartbeat_ns : HEARTBEAT_NS;
-    f->chunk_bytes = c->chunk_bytes > 0 ? c->chunk_bytes : CHUNK_BYTES;
-    f->inflight_max = c->inflight_max > 0 ? c->inflight_max : INFLIGHT_MAX;
+    f->chunk_bytes = c->chunk_bytes > 0 ? c->chunk_bytes : BT_KV_CHUNK_BYTES;
+    f->inflight_max = c->inflight_max > 0 ? c->inflight_max : BT_KV_INFLIGHT;
     f->window_target_ns = c->window_target_ns;
     f->has_key = c->key != NULL;
     if (f->has_key)

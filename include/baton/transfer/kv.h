@@ -76,6 +76,11 @@ struct bt_rail_config {
     int64_t sim_latency_ns;
     uint64_t sim_rate_bytes_per_s;
 };
+
+/* Defaults. */
+#define BT_KV_CHUNK_BYTES (1u << 20)
+#define BT_KV_INFLIGHT    16u
+
 struct bt_fabric_config {
     const char *kind;                   /* "ucx" (also NULL), "verbs", "sim" */
     const struct bt_rail_config *rails; /* NULL: one, any device */
@@ -85,8 +90,9 @@ struct bt_fabric_config {
     const char *transports; /* of rails that name none: UCX_TLS, NULL =
                                "tcp,self" */
     int64_t heartbeat_ns;   /* 0: 200 ms; a rail silent for 5 of them is dead */
-    uint32_t chunk_bytes;   /* largest single get, 0: 1 MiB */
-    uint32_t inflight_max;  /* gets outstanding per peer and rail, 0: 16 */
+    uint32_t chunk_bytes;   /* largest single get, 0: BT_KV_CHUNK_BYTES */
+    uint32_t inflight_max;  /* gets outstanding per peer and rail, 0:
+                               BT_KV_INFLIGHT */
     /* Both are the most: gets become smaller and fewer while their time from
      * issue to end is above this (window.h). 0: 8 ms; < 0: always the most */
     int64_t window_target_ns;
