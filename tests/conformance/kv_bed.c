@@ -179,9 +179,11 @@ static void on_rail(void *arg, const struct bt_kv_rail_event *event)
     bed->ups += event->is_up;
     bed->downs += !event->is_up;
     bed->last_rail = *event;
-    if (!event->is_up) /* says why a test fails */
-        print_message("rail %u down: %s: %s\n", event->rail,
-                      bt_status_name(event->status), event->detail);
+    if (event->is_up)
+        return;
+    snprintf(bed->last_why, sizeof(bed->last_why), "%s", event->detail);
+    print_message("rail %u down: %s: %s\n", event->rail,
+                  bt_status_name(event->status), event->detail);
 }
 
 static void remember(struct bed *bed, const char *request)

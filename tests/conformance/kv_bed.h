@@ -68,7 +68,8 @@ struct bed {
     uint64_t first_ref;
     /* rail events of the sink */
     int ups, downs;
-    struct bt_kv_rail_event last_rail;
+    struct bt_kv_rail_event last_rail; /* its texts are gone */
+    char last_why[128];                /* of the last one down */
     /* flip one byte of block flip_block, flip_after_s after a check, and turn
      * it back flip_back_s later (0: never) */
     double flip_after_s, flip_back_s;

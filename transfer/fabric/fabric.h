@@ -16,8 +16,10 @@
 
 #define BT_FABRIC_RULES_MAX 64
 #define BT_FABRIC_CLASS_MAX 32
-/* Silent for so many heartbeats: a source is dead to its sink; a source
- * forgets a sink later, as nothing of it waits. */
+/* Silent for so many heartbeats: a rail is dead that others of its peer are
+ * heard beside; a source is dead to its sink; a source forgets a sink later, as
+ * nothing of it waits. */
+#define BT_FABRIC_SILENT_RAIL   2
 #define BT_FABRIC_SILENT_SOURCE 5
 #define BT_FABRIC_SILENT_SINK   25
 /* A heartbeat without a sign of life counts so much, one that came late itself

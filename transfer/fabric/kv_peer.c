@@ -249,17 +249,45 @@ void bt_peer_want(struct peer *peer)
 
 /* ---- timers ---- */
 
-static void rail_heartbeat(struct rail *rail)
+static bool is_any_heard(const struct peer *peer)
+{
+    for (uint32_t i = 0; i < rail_count(peer); i++) {
+        if (peer->rails[i].state == RAIL_READY && peer->rails[i].heard)
+            return true;
+    }
+    return false;
+}
+
+/* Why the rail is to be given up, or NULL. A source that is held up is silent
+ * on all its rails; one that answers on another is not. */
+static const char *silence(struct rail *rail, bool is_any_heard)
+{
+    unsigned int weight = rail->peer->sink->fabric->beat_weight;
+
+    if (rail->heard)
+        rail->missed = rail->missed_alone = 0;
+    else {
+        rail->missed += weight;
+        rail->missed_alone += is_any_heard ? weight : 0;
+    }
+    rail->heard = false;
+    if (rail->missed_alone >= BT_FABRIC_SILENT_RAIL * BT_FABRIC_BEAT)
+        return "silent for two heartbeats in which another rail was not";
+    if (rail->missed >= BT_FABRIC_SILENT_SOURCE * BT_FABRIC_BEAT)
+        return "silent for five heartbeats";
+    return NULL;
+}
+
+static void rail_heartbeat(struct rail *rail, bool is_any_heard)
 {
     struct bt_wire_frame ping = {.type = BT_WIRE_PING};
+    const char *why;
 
     if (rail->state != RAIL_READY)
         return;
-    rail->missed =
-        rail->heard ? 0 : rail->missed + rail->peer->sink->fabric->beat_weight;
-    rail->heard = false;
-    if (rail->missed >= BT_FABRIC_SILENT_SOURCE * BT_FABRIC_BEAT) {
-        bt_rail_fail(rail, BT_PEER_DEAD, "silent for five heartbeats", false);
+    why = silence(rail, is_any_heard);
+    if (why != NULL) {
+        bt_rail_fail(rail, BT_PEER_DEAD, why, false);
         return;
     }
     ping.token = rail->pinged = ++rail->peer->token;
@@ -270,9 +298,10 @@ static void rail_heartbeat(struct rail *rail)
 void bt_peer_heartbeat(struct peer *peer)
 {
     int64_t idle_ns = bt_fabric_now() - peer->used_ns;
+    bool any = is_any_heard(peer);
 
     for (uint32_t i = 0; i < rail_count(peer); i++)
-        rail_heartbeat(&peer->rails[i]);
+        rail_heartbeat(&peer->rails[i], any);
     if (peer->refs > 0 || bt_peer_has_work(peer) ||
         idle_ns < peer->sink->config.idle_ns)
         return;

@@ -281,7 +281,7 @@ bool bt_rail_connect(struct rail *rail)
 void bt_rail_ready(struct rail *rail)
 {
     ev_timer_stop(fabric_of(rail)->loop, &rail->timer);
-    rail->missed = 0;
+    rail->missed = rail->missed_alone = 0;
     rail->heard = true;
     rail->ready_ns = bt_fabric_now();
     move(rail, RAIL_READY);

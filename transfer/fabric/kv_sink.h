@@ -75,7 +75,7 @@ struct rail {
     struct bt_link link;
     struct bt_tkey *key;
     bool heard, is_told_down, is_told_up;
-    unsigned int missed, fails;
+    unsigned int missed, missed_alone, fails; /* beats; alone: beside others */
     uint64_t bytes_out;
     int64_t ready_ns;
     ev_timer timer;     /* greeting: its limit; down: the next try */

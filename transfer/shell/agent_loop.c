@@ -52,6 +52,8 @@ static void on_rail(void *arg, const struct bt_kv_rail_event *rail)
     struct bt_agent *agent = arg;
     struct bt_agent_event event = {.kind = BT_AGENT_RAIL};
     bool has_carrier = rail->is_up && rail->carrier[0] != '\0';
+    const char *why =
+        rail->detail[0] != '\0' ? rail->detail : bt_status_text(rail->status);
 
     if (!rail->is_up)
         agent->rail_down[rail->rail]++;
@@ -72,7 +74,7 @@ static void on_rail(void *arg, const struct bt_kv_rail_event *rail)
              !rail->is_up  ? "is down: "
              : has_carrier ? "is up by "
                            : "is up",
-             rail->is_up ? event.transport : bt_status_text(rail->status));
+             rail->is_up ? event.transport : why);
     bt_agent_refresh(agent);
     (void)bt_agent_ring_push(&agent->events, &event);
 }

@@ -89,7 +89,8 @@ struct bt_fabric_config {
     const uint8_t *key;     /* 32 bytes that all peers hold; NULL: none */
     const char *transports; /* of rails that name none: UCX_TLS, NULL =
                                "tcp,self" */
-    int64_t heartbeat_ns;   /* 0: 200 ms; a rail silent for 5 of them is dead */
+    int64_t heartbeat_ns;   /* 0: 200 ms; a rail silent for 5 of them is dead,
+                               for 2 if others of its peer are not */
     uint32_t chunk_bytes;   /* largest single get, 0: BT_KV_CHUNK_BYTES */
     uint32_t inflight_max;  /* gets outstanding per peer and rail, 0:
                                BT_KV_INFLIGHT */
