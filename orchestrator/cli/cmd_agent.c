@@ -56,7 +56,7 @@ static const struct bt_option options[] = {
     {"inflight", 0, BT_OPTION_U64, "N",
      "most reads under way per peer and rail (16)", AT(inflight)},
     {"window-target", 0, BT_OPTION_STRING, "TIME|off",
-     "reads become fewer and smaller while they take longer; off: never (8ms)",
+     "reads become fewer and smaller while they take longer; off: never (4ms)",
      AT(window_target)},
     {"require-rdma", 0, BT_OPTION_FLAG, NULL,
      "refuse to start when bytes would go by TCP", AT(require_rdma)},

@@ -95,7 +95,7 @@ struct bt_fabric_config {
     uint32_t inflight_max;  /* gets outstanding per peer and rail, 0:
                                BT_KV_INFLIGHT */
     /* Both are the most: gets become smaller and fewer while their time from
-     * issue to end is above this (window.h). 0: 8 ms; < 0: always the most */
+     * issue to end is above this (window.h). 0: 4 ms; < 0: always the most */
     int64_t window_target_ns;
 };
 

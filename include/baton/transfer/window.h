@@ -34,7 +34,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BT_WINDOW_TARGET_NS 8000000ll     /* 8 ms */
+#define BT_WINDOW_TARGET_NS 4000000ll     /* 4 ms */
 #define BT_WINDOW_IDLE_NS   10000000000ll /* then what was learned is old */
 #define BT_WINDOW_BEST_NS   5000000000ll
 #define BT_WINDOW_OP_MIN    16384u /* bytes, unless op_max is less */
