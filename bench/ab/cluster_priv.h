@@ -4,6 +4,7 @@
 
 #include "baton/bench/cluster.h"
 #include "baton/bench/process.h"
+#include "baton/orchestrator/json.h"
 #include <stdio.h>
 
 #define URL_MAX 64
@@ -46,6 +47,11 @@ void netbed_address(uint32_t engine, uint32_t rail, char *out, size_t size);
 /* The bed as a topology file for serve. BT_IO. */
 enum bt_status netbed_topology_write(const struct bt_cluster *cluster,
                                      const char *path);
+/* GET url + path and parse it as an object; *body_out (the caller's, if OK)
+ * holds its text. BT_PEER_ERROR: another status, or not an object. */
+enum bt_status cluster_get_json(struct ev_loop *loop, const char *url,
+                                const char *path, char **body_out,
+                                struct bt_json *object_out);
 /* One more argument. */
 __attribute__((format(printf, 2, 3))) void
 arguments_add(struct arguments *a, const char *format, ...);

@@ -72,10 +72,9 @@ static void get_classes(const struct bt_json *state,
     }
 }
 
-/* GET url + path and parse; *body_out holds the text of *object_out. */
-static enum bt_status get_json(struct ev_loop *loop, const char *url,
-                               const char *path, char **body_out,
-                               struct bt_json *object_out)
+enum bt_status cluster_get_json(struct ev_loop *loop, const char *url,
+                                const char *path, char **body_out,
+                                struct bt_json *object_out)
 {
     char full[URL_MAX + 64];
     size_t bytes = 0;
@@ -104,8 +103,9 @@ enum bt_status bt_cluster_engine_state_get(struct bt_cluster *cluster,
     enum bt_status status;
 
     memset(out, 0, sizeof(*out));
-    status = get_json(cluster->loop, bt_cluster_engine_url(cluster, engine),
-                      "/admin/state", &body, &state);
+    status =
+        cluster_get_json(cluster->loop, bt_cluster_engine_url(cluster, engine),
+                         "/admin/state", &body, &state);
     if (status != BT_OK)
         return status;
     out->answered = true;
@@ -191,8 +191,8 @@ static void collect_serve(struct bt_cluster *cluster,
 
     result->routing_p50_us = result->routing_p99_us = -1;
     result->prefix_overlap_ratio = -1;
-    if (get_json(cluster->loop, cluster->admin_url, "/admin/v1/summary", &body,
-                 &summary) != BT_OK)
+    if (cluster_get_json(cluster->loop, cluster->admin_url, "/admin/v1/summary",
+                         &body, &summary) != BT_OK)
         return;
     if (bt_json_member(&summary, "plan_us", &plan, NULL) &&
         plan.type == BT_JSON_OBJECT) {

@@ -205,10 +205,21 @@ static enum bt_status replay(struct demo *demo, struct bt_cluster *cluster,
     if (status == BT_OK) {
         dump_requests(demo, result->policy, run.client);
         demo_collect(demo, cluster, result);
-        demo_predictions(demo, result);
+        demo_predictions(demo, cluster, result);
     }
     bt_client_destroy(run.client);
     return status;
+}
+
+/* serve adds to a log: what an earlier run left is not of this one. */
+static void forget_decisions(const struct demo *demo, const char *policy)
+{
+    char path[600];
+
+    snprintf(path, sizeof(path), "%s/decisions-%s.jsonl", demo->directory,
+             policy);
+    if (unlink(path) != 0 && errno != ENOENT)
+        fprintf(stderr, "baton demo: %s: %s\n", path, strerror(errno));
 }
 
 static void configure(struct demo *demo, const char *policy)
@@ -240,6 +251,7 @@ static int run_policy(struct demo *demo, const char *policy,
     enum bt_status status;
 
     configure(demo, policy);
+    forget_decisions(demo, policy);
     draw(demo, 0, demo->workload.count);
     status = bt_cluster_start(demo->loop, &demo->spec, cluster_out, error,
                               sizeof(error));

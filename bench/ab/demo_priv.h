@@ -34,8 +34,9 @@ enum bt_status demo_cluster_read(const struct bt_demo_options *options,
 enum bt_status demo_netbed_enter(const char *bed, uint32_t host);
 /* The workload as a trace of the simulator, in the demo's directory. */
 void demo_workload_dump(const struct demo *demo);
-/* Predictions of the decision log beside what came. */
-void demo_predictions(const struct demo *demo, struct bt_demo_result *result);
+/* Predictions beside what came. */
+void demo_predictions(const struct demo *demo, struct bt_cluster *cluster,
+                      struct bt_demo_result *result);
 /* The workload and the expected answers. Message to stderr. */
 enum bt_status demo_workload_make(struct demo *demo);
 /* Fill a result from the engines' and serve's counters. */

@@ -1,11 +1,13 @@
-/* What serve predicted beside what came, from its decision log, and the
- * workload as a trace for the simulator: both for comparing a run with models.
- * Decides which decisions count: ended well, placed once, not moved at the
- * hand-off, and of transfers those long enough that HTTP does not rule. A log
- * that cannot be read leaves the figures unknown. */
+/* What serve predicted beside what came, from its decision log and, for the
+ * pulls alone, from the engines that made them; and the workload as a trace for
+ * the simulator: all for comparing a run with models. Decides which decisions
+ * count: ended well, placed once, not moved at the hand-off; and of transfers
+ * and pulls those long enough that HTTP does not rule. What cannot be read
+ * leaves its figures unknown. */
 #include "baton/bench/stats.h"
 #include "baton/bench/trace.h"
 #include "baton/orchestrator/json.h"
+#include "cluster_priv.h"
 #include "demo_priv.h"
 
 #include <errno.h>
@@ -70,8 +72,12 @@ static void summarise(struct pairs *p, struct bt_demo_prediction *out)
     out->count = p->count;
     out->predicted_ms = bt_stat_mean(p->predicted, p->count);
     out->realised_ms = bt_stat_mean(p->realised, p->count);
-    for (size_t i = 0; i < p->count; i++)
-        p->realised[i] = p->realised[i] / p->predicted[i] - 1;
+    for (size_t i = 0; i < p->count; i++) {
+        double off = p->realised[i] - p->predicted[i];
+
+        out->error_mean_ms += fabs(off) / (double)p->count;
+        p->realised[i] = off / p->predicted[i];
+    }
     bt_stat_sort(p->realised, p->count);
     out->bias = bt_stat_quantile(p->realised, p->count, 0.5);
     for (size_t i = 0; i < p->count; i++)
@@ -95,7 +101,52 @@ static void give_room(struct pairs *p)
     free(p->realised);
 }
 
-void demo_predictions(const struct demo *demo, struct bt_demo_result *result)
+/* ---- pulls ---- */
+
+static void take_pulls(const struct bt_json *state, struct pairs *pulls)
+{
+    struct bt_json list, pull;
+    double foreseen, took;
+    size_t cursor = 0;
+
+    if (!bt_json_member(state, "pulls", &list, NULL) ||
+        list.type != BT_JSON_ARRAY)
+        return;
+    while (bt_json_next(&list, &cursor, NULL, &pull)) {
+        if (pull.type == BT_JSON_OBJECT &&
+            number(&pull, "estimate_ns", &foreseen) &&
+            number(&pull, "took_ns", &took) &&
+            foreseen >= TRANSFER_MIN_MS * 1e6)
+            add_pair(pulls, foreseen / 1e6, took / 1e6);
+    }
+}
+
+static void pull_predictions(const struct demo *demo,
+                             struct bt_cluster *cluster,
+                             struct bt_demo_prediction *out)
+{
+    struct pairs pulls = {0};
+    struct bt_json state;
+    char *body;
+
+    if (take_room(&pulls, demo->workload.count)) {
+        for (uint32_t i = 0; i < cluster->spec.engine_count; i++) {
+            if (cluster_get_json(cluster->loop,
+                                 bt_cluster_engine_url(cluster, i),
+                                 "/admin/pulls", &body, &state) != BT_OK)
+                continue;
+            take_pulls(&state, &pulls);
+            free(body);
+        }
+        summarise(&pulls, out);
+    }
+    give_room(&pulls);
+}
+
+/* ---- all ---- */
+
+void demo_predictions(const struct demo *demo, struct bt_cluster *cluster,
+                      struct bt_demo_result *result)
 {
     struct pairs transfer = {0}, total = {0};
     char path[600], *line = malloc(LINE_BYTES);
@@ -111,6 +162,7 @@ void demo_predictions(const struct demo *demo, struct bt_demo_result *result)
         summarise(&transfer, &result->transfer);
         summarise(&total, &result->total);
     }
+    pull_predictions(demo, cluster, &result->pull);
     if (from)
         fclose(from);
     give_room(&transfer);

@@ -70,6 +70,11 @@ static double known_or_nan(double value)
     return value < 0 ? (double)NAN : value;
 }
 
+static double counted(const struct bt_demo_prediction *p, double value)
+{
+    return p->count == 0 ? (double)NAN : value;
+}
+
 /* ---- table ---- */
 
 static int width(const struct bt_demo_report *report)
@@ -114,21 +119,33 @@ GET(get_balance_d, r->imbalance_decode)
 GET(get_routing_p50, known_or_nan(r->routing_p50_us))
 GET(get_routing_p99, known_or_nan(r->routing_p99_us))
 
-GET(get_transfer_predicted, known_or_nan(r->transfer.predicted_ms))
-GET(get_transfer_realised, known_or_nan(r->transfer.realised_ms))
-GET(get_transfer_error, r->transfer.error_median * 100)
-GET(get_total_predicted, known_or_nan(r->total.predicted_ms))
-GET(get_total_realised, known_or_nan(r->total.realised_ms))
-GET(get_total_error, r->total.error_median * 100)
+GET(get_transfer_predicted, counted(&r->transfer, r->transfer.predicted_ms))
+GET(get_transfer_realised, counted(&r->transfer, r->transfer.realised_ms))
+GET(get_transfer_error, counted(&r->transfer, r->transfer.error_median * 100))
+GET(get_transfer_off, counted(&r->transfer, r->transfer.error_mean_ms))
+GET(get_pull_predicted, counted(&r->pull, r->pull.predicted_ms))
+GET(get_pull_realised, counted(&r->pull, r->pull.realised_ms))
+GET(get_pull_error, counted(&r->pull, r->pull.error_median * 100))
+GET(get_pull_off, counted(&r->pull, r->pull.error_mean_ms))
+GET(get_total_predicted, counted(&r->total, r->total.predicted_ms))
+GET(get_total_realised, counted(&r->total, r->total.realised_ms))
+GET(get_total_error, counted(&r->total, r->total.error_median * 100))
+GET(get_total_off, counted(&r->total, r->total.error_mean_ms))
 
-/* From the decision log; shown when there is one. */
+/* From the decision log and the engines; shown when there is a log. */
 static const struct row rows_predicted[] = {
     {"transfer predicted, mean ms", get_transfer_predicted, 1},
     {"transfer realised, mean ms", get_transfer_realised, 1},
     {"  median error, %", get_transfer_error, 1},
+    {"  mean error, ms", get_transfer_off, 1},
+    {"KV pull predicted, mean ms", get_pull_predicted, 1},
+    {"KV pull realised, mean ms", get_pull_realised, 1},
+    {"  median error, %", get_pull_error, 1},
+    {"  mean error, ms", get_pull_off, 1},
     {"total predicted, mean ms", get_total_predicted, 1},
     {"total realised, mean ms", get_total_realised, 1},
     {"  median error, %", get_total_error, 1},
+    {"  mean error, ms", get_total_off, 1},
 };
 static const struct row rows_before[] = {
     {"requests", get_requests, 0},
@@ -349,9 +366,9 @@ static void json_prediction(FILE *to, const char *name,
     fprintf(to,
             ",\"%s\":{\"count\":%zu,\"predicted_ms\":%.3f,"
             "\"realised_ms\":%.3f,\"error_median\":%.4f,"
-            "\"error_p95\":%.4f,\"bias\":%.4f}",
+            "\"error_p95\":%.4f,\"bias\":%.4f,\"error_mean_ms\":%.3f}",
             name, p->count, p->predicted_ms, p->realised_ms, p->error_median,
-            p->error_p95, p->bias);
+            p->error_p95, p->bias, p->error_mean_ms);
 }
 
 static void json_result(FILE *to, const struct bt_demo_report *report,
@@ -393,6 +410,7 @@ static void json_result(FILE *to, const struct bt_demo_report *report,
     fprintf(to, "},");
     json_number(to, "client_late_ms_p99", r->client.late_ms_p99);
     json_prediction(to, "predicted_transfer", &r->transfer);
+    json_prediction(to, "predicted_pull", &r->pull);
     json_prediction(to, "predicted_total", &r->total);
     fputc('}', to);
 }

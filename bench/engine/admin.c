@@ -201,6 +201,9 @@ bool bt_admin_handle(struct bt_engine *e, struct bt_httpd_request *req,
 {
     if (strcmp(path, "/admin/state") == 0 && strcmp(method, "GET") == 0) {
         bt_reply_tree(req, state_json(e));
+    } else if (strcmp(path, "/admin/pulls") == 0 &&
+               strcmp(method, "GET") == 0) {
+        bt_reply_tree(req, bt_handoff_pulls(e));
     } else if (strcmp(path, "/admin/blocks") == 0 &&
                strcmp(method, "GET") == 0) {
         bt_admin_blocks(e, req);

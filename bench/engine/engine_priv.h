@@ -44,7 +44,8 @@
 #define BT_ENGINE_LEASES_MAX   16384
 #define BT_ENGINE_ADAPTERS_MAX 64
 #define BT_ENGINE_NAME_MAX     128
-#define BT_ENGINE_PULLS_SHOWN  16 /* in /admin/state */
+#define BT_ENGINE_PULLS_SHOWN  16   /* in /admin/state */
+#define BT_ENGINE_PULLS_KEPT   4096 /* in /admin/pulls */
 
 enum bt_seq_state {
     BT_SEQ_WAITING,
@@ -53,6 +54,14 @@ enum bt_seq_state {
     BT_SEQ_DECODING,
     BT_SEQ_HUNG,
     BT_SEQ_DONE
+};
+
+/* What was said of a pull's time beforehand, and what it took. */
+struct bt_pull_times {
+    uint64_t estimate_ns; /* by the orchestrator, 0: not said */
+    int64_t predicted_ns; /* by the agent, 0: knew nothing of the path yet */
+    int64_t took_ns;
+    uint64_t bytes;
 };
 
 /* Where the KV of a prompt is to be pulled from. */
@@ -158,7 +167,8 @@ struct bt_engine {
     ev_io agent_io;
     char rail_names[BT_RAILS_MAX][32];
     uint32_t rail_count;
-    struct bt_agent_event pulls[BT_ENGINE_PULLS_SHOWN]; /* ended, ring */
+    struct bt_agent_event pulls[BT_ENGINE_PULLS_SHOWN];    /* ended, ring */
+    struct bt_pull_times pull_times[BT_ENGINE_PULLS_KEPT]; /* likewise */
     uint64_t pull_count;
     int64_t setup_ns, queued_ns, moved_ns; /* of all of them */
     uint64_t rail_bytes[BT_RAILS_MAX];
@@ -234,6 +244,8 @@ void bt_handoff_note(struct bt_engine *e, const struct bt_agent_event *event);
 /* Figures, rails, paths and the last pulls; NULL: out of memory. */
 json_t *bt_handoff_state(struct bt_engine *e);
 json_t *bt_handoff_meters(struct bt_engine *e);
+/* Times of the last BT_ENGINE_PULLS_KEPT pulls; NULL: out of memory. */
+json_t *bt_handoff_pulls(const struct bt_engine *e);
 /* Metrics that vLLM has not. */
 void bt_handoff_metrics(struct bt_engine *e, FILE *out);
 

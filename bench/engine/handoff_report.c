@@ -14,6 +14,13 @@
 
 void bt_handoff_note(struct bt_engine *e, const struct bt_agent_event *event)
 {
+    e->pull_times[e->pull_count % BT_ENGINE_PULLS_KEPT] =
+        (struct bt_pull_times){
+            .estimate_ns = event->estimate_ns,
+            .predicted_ns = event->predicted_ns,
+            .took_ns = event->duration_ns,
+            .bytes = event->bytes,
+        };
     e->pulls[e->pull_count++ % BT_ENGINE_PULLS_SHOWN] = *event;
     e->setup_ns += event->setup_ns;
     e->queued_ns += event->queued_ns;
@@ -89,6 +96,30 @@ static json_t *last_pulls(const struct bt_engine *e)
     }
     return list;
 }
+
+/* ---- /admin/pulls ---- */
+
+json_t *bt_handoff_pulls(const struct bt_engine *e)
+{
+    uint64_t count = e->pull_count < BT_ENGINE_PULLS_KEPT
+                         ? e->pull_count
+                         : BT_ENGINE_PULLS_KEPT;
+    json_t *list = json_array();
+    for (uint64_t i = e->pull_count - count; i < e->pull_count; i++) {
+        const struct bt_pull_times *p =
+            &e->pull_times[i % BT_ENGINE_PULLS_KEPT];
+        json_array_append_new(
+            list,
+            json_pack("{s:I, s:I, s:I, s:I}", "estimate_ns",
+                      (json_int_t)p->estimate_ns, "predicted_ns",
+                      (json_int_t)p->predicted_ns, "took_ns",
+                      (json_int_t)p->took_ns, "bytes", (json_int_t)p->bytes));
+    }
+    return json_pack("{s:I, s:o}", "count", (json_int_t)e->pull_count, "pulls",
+                     list);
+}
+
+/* ---- /admin/state, the rest ---- */
 
 static json_t *paths_json(struct bt_engine *e)
 {

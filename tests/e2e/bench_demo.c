@@ -206,6 +206,47 @@ static void test_report_as_json(void **state)
     free(c);
 }
 
+/* Predictions are of this run, whatever an earlier one left in the directory;
+ * every fourth pull goes over the slow pair and was foreseen. */
+static void test_predictions_of_this_run(void **state)
+{
+    struct bt_json root, list, policy, value;
+    char path[128], line[16384];
+    size_t cursor = 0, lines = 0;
+    struct child *c;
+    FILE *log;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/decisions-round_robin.jsonl", directory);
+    log = fopen(path, "w");
+    assert_non_null(log);
+    fprintf(log, "{\"of\":\"an earlier run\"}\n");
+    fclose(log);
+    c = RUN(ARG("--output=json"), ARG("--requests=12"), ARG("--rate=20"),
+            ARG("--policy=round_robin"), directory_option);
+    if (c->exit_code != 0)
+        fail_msg("exit %d: %s", c->exit_code, c->stderr_text);
+    log = fopen(path, "r");
+    assert_non_null(log);
+    while (fgets(line, sizeof(line), log)) {
+        lines++;
+        assert_null(strstr(line, "an earlier run"));
+    }
+    fclose(log);
+    assert_int_equal(lines, 12);
+    assert_int_equal(
+        bt_json_parse(c->stdout_text, c->stdout_bytes, &root, NULL), BT_OK);
+    get(&root, "policies", &list);
+    assert_true(bt_json_next(&list, &cursor, NULL, &policy));
+    get(&policy, "predicted_transfer", &value);
+    assert_true(number(&value, "count") >= 3);
+    get(&policy, "predicted_pull", &value);
+    assert_true(number(&value, "count") >= 3);
+    assert_true(number(&value, "realised_ms") > 0);
+    assert_true(number(&value, "error_mean_ms") > 0);
+    free(c);
+}
+
 static void test_trace(void **state)
 {
     char path[] = "/tmp/baton-e2e-trace-XXXXXX", option[64];
@@ -514,6 +555,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_report_as_json),
+        cmocka_unit_test(test_predictions_of_this_run),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_a_child_that_does_not_start),
         cmocka_unit_test(test_keep),

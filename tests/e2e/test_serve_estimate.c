@@ -75,6 +75,30 @@ static bool was_foreseen(const json_t *root, long long ns)
     return false;
 }
 
+/* The short list tells the same of each pull as the long one. */
+static void same_in_pulls(const json_t *last)
+{
+    static const char *const names[][2] = {{"estimate_ns", "estimate_ns"},
+                                           {"predicted_ns", "predicted_ns"},
+                                           {"took_ns", "duration_ns"},
+                                           {"bytes", "bytes"}};
+    json_t *root = get(&t.engines[2].rig, "/admin/pulls");
+    const json_t *pulls = json_object_get(root, "pulls");
+    assert_int_equal(json_integer_value(json_object_get(root, "count")), 2);
+    assert_int_equal(json_array_size(pulls), 2);
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+            const json_t *a =
+                json_object_get(json_array_get(pulls, i), names[n][0]);
+            const json_t *b =
+                json_object_get(json_array_get(last, i), names[n][1]);
+            assert_true(json_is_integer(a) && json_is_integer(b));
+            assert_int_equal(json_integer_value(a), json_integer_value(b));
+        }
+    }
+    json_decref(root);
+}
+
 static void foreseen_beside_real(void **state)
 {
     const struct truth_setup setup = {0};
@@ -96,6 +120,7 @@ static void foreseen_beside_real(void **state)
         assert_true(json_integer_value(json_object_get(pull, "duration_ns")) >
                     0);
     }
+    same_in_pulls(last);
     json_decref(root);
     json_decref(said);
     truth_stop(&t);

@@ -217,6 +217,45 @@ static void test_comparison(void **state)
     bt_demo_report_fini(&report);
 }
 
+/* What one policy has no figures of is unknown, not 0 %. */
+static void test_predictions(void **state)
+{
+    static const char rows[] =
+        "transfer predicted, mean ms             50.0       unknown\n"
+        "transfer realised, mean ms              60.0       unknown\n"
+        "  median error, %                       21.5       unknown\n"
+        "  mean error, ms                        10.0       unknown\n"
+        "KV pull predicted, mean ms              50.0       unknown\n"
+        "KV pull realised, mean ms               52.0       unknown\n"
+        "  median error, %                        4.5       unknown\n"
+        "  mean error, ms                         2.5       unknown\n"
+        "total predicted, mean ms               120.0          90.0\n"
+        "total realised, mean ms                132.0          99.0\n"
+        "  median error, %                       10.0          11.0\n";
+    struct bt_demo_report report;
+    struct bt_demo_result *r = report.results;
+    char *text;
+
+    (void)state;
+    fill_report(&report);
+    r[0].transfer = (struct bt_demo_prediction){4, 50, 60, 0.215, 0.4, 0.2, 10};
+    r[0].pull = (struct bt_demo_prediction){4, 50, 52, 0.045, 0.1, 0.04, 2.5};
+    r[0].total = (struct bt_demo_prediction){4, 120, 132, 0.1, 0.2, 0.1, 13};
+    r[1].total = (struct bt_demo_prediction){4, 90, 99, 0.11, 0.2, 0.1, 9};
+    text = print(&report, bt_demo_print_table);
+    if (strstr(text, rows) == NULL)
+        fail_msg("table:\n%s", text);
+    free(text);
+    text = print(&report, bt_demo_print_json);
+    assert_non_null(strstr(text, "\"predicted_pull\":{\"count\":4,"
+                                 "\"predicted_ms\":50.000,"
+                                 "\"realised_ms\":52.000,"
+                                 "\"error_median\":0.0450,"));
+    assert_null(strstr(strstr(text, "\"joint\""), "predicted_pull"));
+    free(text);
+    bt_demo_report_fini(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +263,7 @@ int main(void)
         cmocka_unit_test(test_lines_fit_100_columns),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_comparison),
+        cmocka_unit_test(test_predictions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,12 +45,14 @@ struct bt_demo_class {
     uint64_t bytes;
 };
 /* Predicted times of a run beside what came, of requests that ended well and
- * were placed once; transfers of at least 5 ms predicted. Errors are
+ * were placed once (all pulls that ended well); transfers and pulls of at least
+ * 5 ms predicted. Errors are
  * (realised - predicted) / predicted. */
 struct bt_demo_prediction {
     size_t count;                     /* 0: unknown, nothing else is filled */
     double predicted_ms, realised_ms; /* means */
     double error_median, error_p95, bias; /* |error|, |error|, median error */
+    double error_mean_ms;                 /* |realised - predicted| */
 };
 /* One policy's row. */
 struct bt_demo_result {
@@ -62,7 +64,9 @@ struct bt_demo_result {
     uint32_t class_count;
     double imbalance_prefill, imbalance_decode; /* max / mean of tokens */
     double routing_p50_us, routing_p99_us;      /* -1 unknown */
-    struct bt_demo_prediction transfer, total;
+    /* transfer: from the end of prefill to the first token less a step, as
+     * serve can see it; pull: of the KV alone, as the decode engine sees it. */
+    struct bt_demo_prediction transfer, pull, total;
     double *ttft_ms; /* per request, -1 = none; owned */
     char first_failure[256];
 };

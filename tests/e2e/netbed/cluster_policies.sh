@@ -17,10 +17,10 @@ show() {
         "\(.ttft_ms.mean) p99 \(.ttft_ms.p99) ms, TTST mean " +
         "\(.ttst_ms.mean) ms; MB by link: " + ([.kv_bytes | to_entries[] |
         "\(.key) \(.value / 1e6 | round)"] | join(", ")),
-        (["transfer", "total"][] as $what | .["predicted_" + $what] |
+        (["transfer", "pull", "total"][] as $what | .["predicted_" + $what] |
         select(.) | "  \($what): predicted \(.predicted_ms) ms, realised " +
-        "\(.realised_ms) ms, median error \(.error_median * 1000 | round /
-        10) % over \(.count)")'
+        "\(.realised_ms) ms, error median \(.error_median * 1000 | round /
+        10) %, mean \(.error_mean_ms) ms over \(.count)")'
     figure '.comparison | "joint - prefix_load: \(.ttft_ms_difference.mean)" +
         " ms, 95 % \(.ttft_ms_difference.low95) .. " +
         "\(.ttft_ms_difference.high95)"'
