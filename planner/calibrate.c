@@ -334,6 +334,54 @@ double bt_transfer_sigma(const struct bt_transfer_calibration *c)
     return c->changed ? fmax(sigma, TRANSFER_SIGMA) : sigma;
 }
 
+/* ---- set-up ---- */
+
+#define SETUP_MOST_NS  1e9
+#define SETUP_MOVED    0.1
+#define SETUP_MOVED_NS 1e5
+
+void bt_setup_calibration_init(struct bt_setup_calibration *c, int64_t setup_ns)
+{
+    c->at = 0;
+    c->told = fmax((double)setup_ns, 0);
+    c->most = fmax(SETUP_MOST_NS, OUTLIER * c->told);
+    for (size_t i = 0; i < BT_SETUP_WINDOW; i++)
+        c->seen[i] = c->told;
+}
+
+static double setup_median(const struct bt_setup_calibration *c)
+{
+    double sorted[BT_SETUP_WINDOW];
+
+    for (size_t n = 0; n < BT_SETUP_WINDOW; n++) {
+        size_t i = n;
+
+        for (; i > 0 && sorted[i - 1] > c->seen[n]; i--)
+            sorted[i] = sorted[i - 1];
+        sorted[i] = c->seen[n];
+    }
+    return sorted[BT_SETUP_WINDOW / 2];
+}
+
+bool bt_setup_observe(struct bt_setup_calibration *c, int64_t ns)
+{
+    double median, moved;
+
+    c->seen[c->at] = fmin(fmax((double)ns, 0), c->most);
+    c->at = (c->at + 1) % BT_SETUP_WINDOW;
+    median = setup_median(c);
+    moved = fabs(median - c->told);
+    if (moved <= SETUP_MOVED * c->told || moved <= SETUP_MOVED_NS)
+        return false;
+    c->told = median;
+    return true;
+}
+
+int64_t bt_setup_ns(const struct bt_setup_calibration *c)
+{
+    return (int64_t)(c->told + 0.5);
+}
+
 /* ---- shared links ---- */
 
 #define LINK_RATE_MIN 0.02

@@ -11,6 +11,8 @@
 
 #include "topology_impl.h"
 
+#include "baton/planner/cost.h"
+
 #include <assert.h>
 #include <math.h>
 
@@ -105,6 +107,8 @@ struct bt_network *bt_network_init(struct bt_arena *arena,
     net->version = 1;
     if (!take_memory(net, arena))
         return NULL;
+    for (int i = 0; i < BT_PATH_CLASS_COUNT; i++)
+        net->setup_ns[i] = net->topology->classes[i].setup_ns;
     for (uint32_t i = 0; i < bt_topology_link_count(net->topology); i++) {
         net->rate[i] = bt_topology_link_at(net->topology, i)->rate_bytes_per_s;
         refresh_link(net, i);
@@ -130,6 +134,19 @@ uint64_t bt_network_rate(const struct bt_network *net, uint32_t link)
 {
     assert(link < bt_topology_link_count(net->topology));
     return net->rate[link];
+}
+
+void bt_network_setup_set(struct bt_network *net, enum bt_path_class path_class,
+                          int64_t ns)
+{
+    assert(ns >= 0 && ns < BT_COST_INFINITE);
+    net->setup_ns[path_class] = ns;
+}
+
+int64_t bt_network_setup(const struct bt_network *net,
+                         enum bt_path_class path_class)
+{
+    return net->setup_ns[path_class];
 }
 
 void bt_network_background_set(struct bt_network *net, uint32_t link,

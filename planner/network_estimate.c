@@ -139,7 +139,7 @@ int64_t bt_network_transfer_ns(const struct bt_network *net, int64_t now_ns,
             worst = ns;
     }
     c = &net->topology->classes[route.path_class];
-    return to_cost(worst + (double)c->setup_ns +
+    return to_cost(worst + (double)net->setup_ns[route.path_class] +
                    (double)descriptors * (double)c->per_descriptor_ns);
 }
 
@@ -306,7 +306,7 @@ int64_t bt_network_exact_ns(struct bt_network *net, int64_t now_ns,
         ns = exact_moving_ns(net, now_ns, at_ns > now_ns ? at_ns : now_ns, &f);
     else if (f.cap_bytes_per_s > 0)
         ns = f.bytes * 1e9 / f.cap_bytes_per_s;
-    return to_cost(ns + (double)c->setup_ns +
+    return to_cost(ns + (double)net->setup_ns[route.path_class] +
                    (double)descriptors * (double)c->per_descriptor_ns);
 }
 

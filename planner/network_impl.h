@@ -78,11 +78,12 @@ struct bt_network {
     uint32_t planned_count;
     uint32_t *finished; /* by the model, but not closed */
     uint32_t finished_count;
-    uint64_t *rate;     /* by link, in force */
-    double *background; /* share of somebody else */
-    double *capacity;   /* what is left of the rate */
-    double *passed;     /* own bytes so far */
-    void *scratch;      /* of the solver */
+    int64_t setup_ns[BT_PATH_CLASS_COUNT]; /* in force */
+    uint64_t *rate;                        /* by link, in force */
+    double *background;                    /* share of somebody else */
+    double *capacity;                      /* what is left of the rate */
+    double *passed;                        /* own bytes so far */
+    void *scratch;                         /* of the solver */
 };
 
 /* Rolls everything forward to now. */

@@ -296,10 +296,13 @@ static double ns_per_byte(const struct bt_network *network, uint32_t link)
 }
 
 static void take_class(struct place_fabric *f, bool nvlink,
-                       const struct bt_topology_class *c)
+                       enum bt_path_class path_class)
 {
-    if (c->setup_ns < f->setup_ns[nvlink])
-        f->setup_ns[nvlink] = c->setup_ns;
+    const struct bt_topology_class *c = &f->topology->classes[path_class];
+    int64_t setup_ns = f->network->setup_ns[path_class];
+
+    if (setup_ns < f->setup_ns[nvlink])
+        f->setup_ns[nvlink] = setup_ns;
     if (c->per_descriptor_ns < f->descriptor_ns[nvlink])
         f->descriptor_ns[nvlink] = c->per_descriptor_ns;
 }
@@ -318,9 +321,9 @@ void place_fabric_look(const struct bt_place_view *view,
     for (int nvlink = 0; nvlink < 2; nvlink++) {
         out->setup_ns[nvlink] = out->descriptor_ns[nvlink] = BT_COST_INFINITE;
         for (size_t i = 0; i < sizeof(over_nic) / sizeof(over_nic[0]); i++)
-            take_class(out, nvlink, &out->topology->classes[over_nic[i]]);
+            take_class(out, nvlink, over_nic[i]);
     }
-    take_class(out, true, &out->topology->classes[BT_PATH_NVLINK]);
+    take_class(out, true, BT_PATH_NVLINK);
 }
 
 struct place_port place_port_of(const struct place_fabric *fabric,

@@ -180,8 +180,7 @@ struct view_marks {
 struct calibration {
     struct bt_compute_calibration *workers; /* by slot */
     struct bt_link_calibration *links;      /* of the topology; may be NULL */
-    struct bt_transfer_calibration classes[BT_PATH_CLASS_COUNT];
-    bool class_seen[BT_PATH_CLASS_COUNT];
+    struct bt_setup_calibration setups[BT_PATH_CLASS_COUNT];
     int64_t age_at_ns; /* when links are looked at for their age next */
 };
 

@@ -11,7 +11,9 @@
  *             engines that send after the prefill only; links of the path when
  *             setup and descriptors are small beside the bytes: from 64 MiB, or
  *             10 ms of a slower link (by its nominal rate: to count a transfer
- *             because it was slow would teach that the link is)
+ *             because it was slow would teach that the link is); set-up of the
+ *             path's class when nothing went beside it and bytes and
+ *             descriptors are at most 10 ms
  *   output    tokens of requests that ended well
  *   total     first token - placement, over the total that was predicted then,
  *             of every request: what the parts do not see is in it, so it alone
@@ -26,6 +28,7 @@
 #define LINK_PER_SECOND  100u /* 10 ms of the link */
 #define LINK_FIXED       2    /* bytes take so many times setup + descriptors */
 #define LINK_AGE_STEP_NS BT_NS_PER_S
+#define SETUP_REST_NS    (10 * BT_NS_PER_MS)
 #define OUTPUT_SEEN_MIN  50u /* before the configured expectation is left */
 #define OUTPUT_DECAY     0.999
 #define TOTAL_SMALL_NS   (100 * BT_NS_PER_MS)
@@ -59,6 +62,10 @@ void core_learn_start(struct bt_core *core)
     for (uint32_t l = 0; t != NULL && l < bt_topology_link_count(t); l++)
         bt_link_calibration_init(&c->links[l],
                                  bt_topology_link_at(t, l)->rate_bytes_per_s);
+    for (int i = 0; i < BT_PATH_CLASS_COUNT && core->network != NULL; i++)
+        bt_setup_calibration_init(
+            &c->setups[i],
+            bt_network_setup(core->network, (enum bt_path_class)i));
     for (uint32_t m = 0; m < core->config.model_count; m++)
         start_model(core, &core->models[m]);
 }
@@ -155,8 +162,8 @@ static uint64_t descriptors_of(const struct bt_core *core,
 
 struct transfer_seen {
     struct bt_path path;
-    uint64_t bytes, descriptors;
-    int64_t ns;
+    uint64_t bytes;
+    int64_t ns, posting_ns;
     uint32_t handle;
 };
 
@@ -195,8 +202,8 @@ static uint64_t bytes_beside(const struct bt_core *core,
 static uint64_t learn_links(struct bt_core *core,
                             const struct transfer_seen *seen)
 {
-    int64_t fixed = seen->path.setup_ns +
-                    (int64_t)seen->descriptors * seen->path.per_descriptor_ns;
+    int64_t fixed = seen->posting_ns +
+                    bt_network_setup(core->network, seen->path.path_class);
     uint64_t most = 0;
 
     for (uint32_t i = 0; i < seen->path.count; i++) {
@@ -229,19 +236,33 @@ void core_learn_age(struct bt_core *core)
     }
 }
 
-static void learn_class(struct bt_core *core, const struct transfer_seen *seen,
+/* At the rates in force, alone. */
+static double wire_ns(const struct bt_core *core,
+                      const struct transfer_seen *seen)
+{
+    const struct bt_path *path = &seen->path;
+    uint64_t rate = path->rate_bytes_per_s; /* the flow's own limit is in it */
+
+    for (uint32_t i = 0; i < path->count; i++) {
+        uint64_t of_link = bt_network_rate(core->network, path->links[i]);
+
+        if (rate == 0 || of_link < rate)
+            rate = of_link;
+    }
+    return rate == 0 ? BT_COST_INFINITE
+                     : (double)seen->bytes * 1e9 / (double)rate;
+}
+
+static void learn_setup(struct bt_core *core, const struct transfer_seen *seen,
                         uint64_t own_bytes)
 {
-    struct calibration *c = core->calibration;
     enum bt_path_class class = seen->path.path_class;
+    struct bt_setup_calibration *c = &core->calibration->setups[class];
+    double rest = wire_ns(core, seen) + (double)seen->posting_ns;
 
-    if (!c->class_seen[class])
-        bt_transfer_calibration_init(&c->classes[class], seen->path.setup_ns,
-                                     seen->path.per_descriptor_ns,
-                                     seen->path.rate_bytes_per_s);
-    c->class_seen[class] = true;
-    bt_transfer_observe(&c->classes[class], seen->descriptors, seen->bytes,
-                        own_bytes, seen->ns);
+    if (own_bytes == 0 && rest <= (double)SETUP_REST_NS &&
+        bt_setup_observe(c, seen->ns - (int64_t)rest))
+        bt_network_setup_set(core->network, class, bt_setup_ns(c));
 }
 
 void core_learn_first_token(struct bt_core *core, const struct request *r)
@@ -257,14 +278,15 @@ void core_learn_first_token(struct bt_core *core, const struct request *r)
     bt_topology_path(core->config.topology, bt_worker_slot(r->p), d,
                      &seen.path);
     seen.bytes = r->booking.transfer_bytes;
-    seen.descriptors = descriptors_of(core, r);
+    seen.posting_ns =
+        (int64_t)descriptors_of(core, r) * seen.path.per_descriptor_ns;
     seen.handle = 2 * r->booking.handle;
     seen.ns = core->now_ns - r->sent_ns -
               bt_decode_step_ns(core->workers[d].model, booked.decode_requests,
                                 booked.decode_tokens);
     if (seen.path.count == 0 || seen.ns <= 0)
         return;
-    learn_class(core, &seen, learn_links(core, &seen));
+    learn_setup(core, &seen, learn_links(core, &seen));
 }
 
 /* ---- decode ---- */

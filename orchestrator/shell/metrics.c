@@ -600,6 +600,19 @@ static void write_link_row(struct bt_text *t, const struct bt_serve *serve,
     }
 }
 
+static void write_setups(struct bt_text *t, const struct bt_serve *serve)
+{
+    const struct bt_network *net = bt_core_network(serve->core);
+
+    bt_prom_family(t, "baton_transfer_setup_seconds", "gauge",
+                   "What a transfer takes beside its bytes, in force.");
+    for (int i = BT_PATH_NVLINK; i < BT_PATH_UNKNOWN && net != NULL; i++)
+        bt_prom_labelled(t, "baton_transfer_setup_seconds", "class",
+                         bt_path_class_name((enum bt_path_class)i),
+                         (double)bt_network_setup(net, (enum bt_path_class)i) /
+                             1e9);
+}
+
 static void write_links(struct bt_text *t, const struct bt_serve *serve)
 {
     bt_prom_family(t, "baton_link_rate_bytes", "gauge",
@@ -608,6 +621,7 @@ static void write_links(struct bt_text *t, const struct bt_serve *serve)
     bt_prom_family(t, "baton_link_nominal_bytes", "gauge",
                    "Its rate by the topology file.");
     write_link_row(t, serve, "baton_link_nominal_bytes", false);
+    write_setups(t, serve);
 }
 
 static void write_edge(struct bt_text *t, const struct bt_serve *serve)

@@ -113,6 +113,10 @@ static struct bt_network *random_network(struct bt_rng *rng, uint32_t n,
                         bt_rng_below(rng, n < 256 ? 4000000000u : 1500000000u),
                         now - 50000000 + below(rng, 400000000));
     }
+    for (int i = 0; i < BT_PATH_CLASS_COUNT; i++)
+        if (below(rng, 4) == 0) /* learned, less or more */
+            bt_network_setup_set(net, (enum bt_path_class)i,
+                                 below(rng, 3) * 400000);
     if (down && bt_topology_link_count(limits.topology) > 0)
         bt_network_rate_set(
             net, (uint32_t)below(rng, bt_topology_link_count(limits.topology)),

@@ -62,7 +62,8 @@ static void test_events(void **state)
 }
 
 /* Nine in ten first tokens come before the predicted p90, learned from those
- * before; after 100 of them. */
+ * before; after 100 of them. Rather more where most errors are less than the
+ * 7.5 % that a bucket of the histogram is wide. */
 static double covered(struct bed *b)
 {
     const struct bt_sim_record *r = bed_run(b);
@@ -87,7 +88,7 @@ static void test_coverage(void **state)
 
         b->config.knowledge.compute_bias = bias[i];
         share = covered(b);
-        if (!(share > 0.86 && share < 0.97))
+        if (!(share > 0.86 && share < 0.985))
             fail_msg("bias %g: %g below their p90", bias[i], share);
     }
     b->config.knowledge.compute_bias = 0;

@@ -1,7 +1,7 @@
 /* What the core learns from answers, in a world whose true times are known and
- * differ from the configured ones: prefill, decode step, link rates, output
- * length; that it converges within 200 observations, that garbage does not
- * move it, and which observations it leaves out. */
+ * differ from the configured ones: prefill, decode step, link rates, set-up,
+ * output length; that it converges within 200 observations, that garbage does
+ * not move it, and which observations it leaves out. */
 #include "test_core_world.h"
 
 #include "baton/base/rng.h"
@@ -470,6 +470,79 @@ static void test_short_transfers_say_nothing(void **state)
     free(f.memory);
 }
 
+/* Of the class of all pairs. */
+static double setup_ms(const struct world *w, const struct fabric *f)
+{
+    return (double)bt_network_setup(bt_core_network(w->core),
+                                    bt_topology_class_of(f->topology, 0, 3)) /
+           1e6;
+}
+
+/* 1.6 MB are 1.6 ms of a link of 1 GB/s; here each takes 30 beside that, which
+ * nobody has configured. From the 16th on it is foreseen, by every pair of the
+ * class, and the link's rate is not blamed for it. */
+static void test_setup_is_learned(void **state)
+{
+    struct world w;
+    struct fabric f;
+    int64_t before, after;
+
+    (void)state;
+    init(&w);
+    fabric_make(&f);
+    w.config.topology = f.topology;
+    world_start(&w);
+    before = bt_network_transfer_ns(bt_core_network(w.core), 0, 0, 1, 2,
+                                    10000000, 1);
+    for (int i = 0; i < 15; i++)
+        transfer_of(&w, 3, 16, 32);
+    assert_true(setup_ms(&w, &f) == 0);
+    transfer_of(&w, 3, 16, 32);
+    assert_near(setup_ms(&w, &f), 30.4, 0.01);
+    after = bt_network_transfer_ns(bt_core_network(w.core), 0, 0, 1, 2,
+                                   10000000, 1);
+    assert_near((double)(after - before) / 1e6, 30.4, 0.01);
+    /* Long ones: 100.8 ms and the set-up. The link is as fast as it is. */
+    for (int i = 0; i < 40; i++)
+        transfer(&w, 0, 3, 131);
+    assert_near(rate_in(&w, &f, 3), GB, 0.01);
+    assert_near(setup_ms(&w, &f), 30.4, 0.01);
+    world_fini(&w);
+    free(f.memory);
+}
+
+/* Two small ones at once: each waits for the other, neither tells of set-up. */
+static void test_setup_beside_others_is_left_out(void **state)
+{
+    struct world w;
+    struct fabric f;
+    double before;
+
+    (void)state;
+    init(&w);
+    fabric_make(&f);
+    w.config.topology = f.topology;
+    world_start(&w);
+    before = setup_ms(&w, &f);
+    for (int i = 0; i < 40; i++) {
+        for (uint64_t c = 1; c <= 2; c++) {
+            plan.p = (uint32_t)c - 1;
+            (void)send(&w, c, 32);
+        }
+        w.now_ms += 102;
+        for (uint64_t c = 1; c <= 2; c++)
+            (void)world_answered(&w, c, 1, 32, 0);
+        w.now_ms += 40 + 10;
+        for (uint64_t c = 1; c <= 2; c++)
+            EXPECT(world_first(&w, c, 2), "");
+        for (uint64_t c = 1; c <= 2; c++)
+            (void)world_done(&w, c, 2);
+    }
+    assert_true(setup_ms(&w, &f) == before);
+    world_fini(&w);
+    free(f.memory);
+}
+
 /* Two at once into one NIC at half the rate each: nobody is slow. */
 static void test_own_traffic_is_no_slow_link(void **state)
 {
@@ -590,6 +663,8 @@ int main(void)
         cmocka_unit_test(test_slow_link_of_a_slow_fabric),
         cmocka_unit_test(test_slow_link_gets_another_chance),
         cmocka_unit_test(test_short_transfers_say_nothing),
+        cmocka_unit_test(test_setup_is_learned),
+        cmocka_unit_test(test_setup_beside_others_is_left_out),
         cmocka_unit_test(test_own_traffic_is_no_slow_link),
         cmocka_unit_test(test_unclean_transfers_are_left_out),
         cmocka_unit_test(test_output_length),

@@ -805,6 +805,60 @@ static void slide_is_told(void **state)
     assert_in_range(told, 10, 17);
 }
 
+/* ---- set-up ---- */
+
+/* Configured 5 ms. Nothing that fewer than half of the last 31 say counts; then
+ * the median, told once per 10 %. */
+static void setup_is_the_median(void **state)
+{
+    struct bt_setup_calibration c;
+
+    (void)state;
+    bt_setup_calibration_init(&c, 5000000);
+    assert_int_equal(bt_setup_ns(&c), 5000000);
+    for (int i = 0; i < 15; i++)
+        assert_false(bt_setup_observe(&c, 900000000));
+    assert_int_equal(bt_setup_ns(&c), 5000000);
+    for (int i = 0; i < 15; i++) /* push the rest of the start out */
+        assert_false(bt_setup_observe(&c, 5000000));
+    /* 15 x 900 ms and 16 x 5 ms in it; then ms 1, 2, 3 ... one by one: the
+     * outliers leave first, so the median stays 5 until 16 are below. */
+    for (int i = 0; i < 15; i++)
+        assert_false(bt_setup_observe(&c, 2000000));
+    assert_true(bt_setup_observe(&c, 2000000));
+    assert_int_equal(bt_setup_ns(&c), 2000000);
+    for (int i = 0; i < 40; i++) /* within 10 % */
+        assert_false(bt_setup_observe(&c, 2190000));
+    assert_int_equal(bt_setup_ns(&c), 2000000);
+    for (int i = 0; i < 15; i++)
+        assert_false(bt_setup_observe(&c, 2210000));
+    assert_true(bt_setup_observe(&c, 2210000));
+    assert_int_equal(bt_setup_ns(&c), 2210000);
+}
+
+static void setup_clamps(void **state)
+{
+    struct bt_setup_calibration c;
+
+    (void)state;
+    bt_setup_calibration_init(&c, 0);
+    for (int i = 0; i < 40; i++) /* under 100 us: not worth telling */
+        assert_false(bt_setup_observe(&c, 90000));
+    assert_int_equal(bt_setup_ns(&c), 0);
+    for (int i = 0; i < 40; i++)
+        (void)bt_setup_observe(&c, INT64_MAX);
+    assert_int_equal(bt_setup_ns(&c), 1000000000);
+    for (int i = 0; i < 40; i++)
+        (void)bt_setup_observe(&c, INT64_MIN);
+    assert_int_equal(bt_setup_ns(&c), 0);
+    bt_setup_calibration_init(&c, 2000000000);
+    for (int i = 0; i < 40; i++)
+        (void)bt_setup_observe(&c, INT64_MAX);
+    assert_int_equal(bt_setup_ns(&c), 20000000000);
+    bt_setup_calibration_init(&c, -5);
+    assert_int_equal(bt_setup_ns(&c), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -840,6 +894,8 @@ int main(void)
         cmocka_unit_test(healthy_link_is_left_alone),
         cmocka_unit_test(link_clamps),
         cmocka_unit_test(slide_is_told),
+        cmocka_unit_test(setup_is_the_median),
+        cmocka_unit_test(setup_clamps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -326,6 +326,31 @@ static void rates_in_force(void **state)
     near_s(bt_network_exact_ns(net, 2000 * MS, 2000 * MS, 1, 3, GB, 1), 0.1);
 }
 
+/* Of the class that was learned, in both estimates; another one keeps the
+ * topology's. */
+static void setup_in_force(void **state)
+{
+    struct fleet fleet;
+    struct bt_network *net = flat(&fleet, fast, ten_in);
+    enum bt_path_class class =
+        bt_topology_class_of(bt_network_topology(net), 0, 3);
+    int64_t before = bt_network_transfer_ns(net, 0, 0, 0, 3, GB, 1);
+    struct bt_path path;
+
+    (void)state;
+    bt_topology_path(bt_network_topology(net), 0, 3, &path);
+    assert_int_equal(bt_network_setup(net, class), path.setup_ns);
+    bt_network_setup_set(net, class, bt_network_setup(net, class) + 30 * MS);
+    assert_int_equal(bt_network_transfer_ns(net, 0, 0, 0, 3, GB, 1) - before,
+                     30 * MS);
+    assert_int_equal(bt_network_exact_ns(net, 0, 0, 0, 3, GB, 1) - before,
+                     30 * MS);
+    bt_network_setup_set(net, BT_PATH_NVLINK, 40 * MS);
+    assert_int_equal(bt_network_transfer_ns(net, 0, 0, 0, 3, GB, 1) - before,
+                     30 * MS);
+    assert_int_equal(bt_network_transfer_ns(net, 0, 0, 0, 3, 0, 0), 0);
+}
+
 /* Many flows on a link: an answer is not kept beyond a change. 6 x 1 GB. */
 static void crowded_link(void **state)
 {
@@ -424,6 +449,7 @@ int main(void)
         cmocka_unit_test(passed_so_far),
         cmocka_unit_test(what_only_the_model_says),
         cmocka_unit_test(rates_in_force),
+        cmocka_unit_test(setup_in_force),
         cmocka_unit_test(crowded_link),
         cmocka_unit_test(classes_cost),
         cmocka_unit_test(nvlink_bound),

@@ -97,6 +97,27 @@ void bt_transfer_model_get(const struct bt_transfer_calibration *c,
 /* Relative; 0.3 at the start and for a while after a change. */
 double bt_transfer_sigma(const struct bt_transfer_calibration *c);
 
+/* ---- what a transfer takes beside its bytes, per path class ----
+ *
+ * A configured set-up is a guess, and the engine's own part (HTTP, greetings,
+ * the step that is under way when the bytes are there) is in none. In force is
+ * the median of the last BT_SETUP_WINDOW times less bytes at the rate in force
+ * and descriptors, so nothing that happens to fewer than half of the transfers
+ * moves it. The window starts full of the configured time. Clamped to 0 .. 1 s
+ * or 10 times the configured one. */
+#define BT_SETUP_WINDOW 31 /* odd */
+struct bt_setup_calibration {
+    double seen[BT_SETUP_WINDOW]; /* ns */
+    uint32_t at;
+    double most, told; /* told: at the last true of an observe */
+};
+void bt_setup_calibration_init(struct bt_setup_calibration *c,
+                               int64_t setup_ns);
+/* ns: as above, may be negative. True when the set-up in force moved by more
+ * than 10 % and 100 us since the last true. */
+bool bt_setup_observe(struct bt_setup_calibration *c, int64_t ns);
+int64_t bt_setup_ns(const struct bt_setup_calibration *c);
+
 /* ---- rate of one shared link ----
  *
  * A transfer over several links only shows the slowest, so a link's rate is

@@ -62,6 +62,12 @@ uint32_t bt_network_flows_on(const struct bt_network *net, uint32_t link);
 void bt_network_rate_set(struct bt_network *net, uint32_t link,
                          uint64_t bytes_per_s);
 uint64_t bt_network_rate(const struct bt_network *net, uint32_t link);
+/* Set-up in force of a path class, likewise. 0 <= ns < BT_COST_INFINITE
+ * (asserted). */
+void bt_network_setup_set(struct bt_network *net, enum bt_path_class path_class,
+                          int64_t ns);
+int64_t bt_network_setup(const struct bt_network *net,
+                         enum bt_path_class path_class);
 /* Share of the link that somebody else uses, 0..0.95 (section 8, unknown
  * background): mean service grows by 1 / (1 - share). */
 void bt_network_background_set(struct bt_network *net, uint32_t link,
