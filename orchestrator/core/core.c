@@ -82,6 +82,7 @@ enum bt_status bt_core_step(struct bt_core *core, const struct bt_event *event,
         core->now_ns = event->now_ns;
     core->guess_now_ns = core->now_ns;
     core_learn_age(core);
+    core_credit_age(core);
     status = dispatch(core, event, effects);
     if (status == BT_OK)
         core_hold_drain(core, effects, 0);

@@ -36,6 +36,7 @@ struct hits {
     uint64_t unforeseen_checks; /* a block found or more, none predicted */
     uint64_t scored;            /* checks that told something of the credit */
     double came_true, sum;      /* of the recent ones, decayed */
+    int64_t scored_ns;          /* the last one, or when the doubt was halved */
     bool reports;               /* it has reported cached tokens at all */
     bool disproved;
     double credit; /* 0..1 */
@@ -192,6 +193,7 @@ struct bt_core {
     uint32_t *link_column;          /* of d; 0 when it never decodes */
     int64_t *pair_suspect_until_ns; /* [core_pair_at(p, d)] */
     int64_t any_pair_suspect_until_ns;
+    int64_t credit_age_at_ns; /* when doubts are looked at next */
     struct request *requests;
     uint32_t *free_slots; /* ring, first in first out */
     uint32_t free_head, free_count;
@@ -422,6 +424,8 @@ void core_overlap_note(struct bt_core *core, struct request *r,
 /* credit.c: predicted hits against those that engines report. */
 void core_credit_start(struct bt_core *core, uint32_t slot);
 uint32_t core_credit_of(const struct worker *w, uint32_t blocks);
+/* Called at each event: doubts that nothing confirms. */
+void core_credit_age(struct bt_core *core);
 void core_credit_check(struct bt_core *core, struct request *r,
                        struct bt_worker_id worker, uint32_t cached_tokens);
 

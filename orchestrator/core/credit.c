@@ -12,14 +12,24 @@
  * overlap times the credit, whole blocks; at 0.8 that ends. The prediction that
  * is checked is never discounted, or nobody could recover.
  *
+ * A disproved worker is avoided where others hold the same, and then nothing
+ * would ever show that it is sound: 5 s without a check halve the doubt, 1 -
+ * credit, and what was seen before weighs a quarter, so that two or three
+ * checks then decide. One that still lies is asked so often, and no more.
+ *
  * Nothing reported and nothing found look alike (both 0): a 0 counts only of a
  * worker that has reported cached tokens at least once as this process. */
 #include "core_internal.h"
 
-#define DECAY      (31.0 / 32)
-#define SCORED_MIN 8u
-#define LOSES_AT   0.5
-#define RECOVERS   0.8
+#include "baton/base/units.h"
+
+#define DECAY       (31.0 / 32)
+#define SCORED_MIN  8u
+#define LOSES_AT    0.5
+#define RECOVERS    0.8
+#define AGE_NS      (5 * BT_NS_PER_S)
+#define AGE_STEP_NS BT_NS_PER_S
+#define AGE_WEIGHT  0.25
 
 void core_credit_start(struct bt_core *core, uint32_t slot)
 {
@@ -51,6 +61,31 @@ static void score(struct hits *h, uint32_t predicted, uint32_t found,
         h->disproved = true;
 }
 
+static void age(struct hits *h)
+{
+    h->credit = 1 - (1 - h->credit) / 2;
+    h->sum *= AGE_WEIGHT;
+    h->came_true = h->sum * h->credit;
+    if (h->credit >= RECOVERS)
+        h->disproved = false;
+}
+
+void core_credit_age(struct bt_core *core)
+{
+    if (core->now_ns < core->credit_age_at_ns)
+        return;
+    core->credit_age_at_ns = core->now_ns + AGE_STEP_NS;
+    for (uint32_t i = 0; i < core->config.worker_count; i++) {
+        struct hits *h = &core->workers[i].hits;
+
+        if (!h->disproved || core->now_ns - h->scored_ns < AGE_NS)
+            continue;
+        age(h);
+        h->scored_ns = core->now_ns;
+        core_worker_stream_update(core, i);
+    }
+}
+
 /* cached_tokens 0: none, or not reported. */
 void core_credit_check(struct bt_core *core, struct request *r,
                        struct bt_worker_id worker, uint32_t cached_tokens)
@@ -79,5 +114,6 @@ void core_credit_check(struct bt_core *core, struct request *r,
     if (predicted < block)
         return;
     score(h, predicted, cached_tokens, block);
+    h->scored_ns = core->now_ns;
     core_worker_stream_update(core, slot);
 }

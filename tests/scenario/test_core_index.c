@@ -4,6 +4,7 @@
  * marked, from a calculation outside this program. */
 #include "test_core_world.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -197,6 +198,44 @@ static void wrong_hits_lose_credit_and_recover(void **state)
     d = serve(&b, b.keys[0], CACHED);
     assert_int_equal(hit_of(d), CACHED);
     assert_int_equal(d->overlap_source, BT_PREFIX_EVENTS);
+    world_fini(&b.w);
+}
+
+/* Nobody asks a disproved worker again: 5 s halve the doubt, 0.200403 ->
+ * 0.600201
+ * -> 0.800101, and it is believed. What was seen weighs a sixteenth then: of
+ * the 8 checks s = (1 - (31/32)^8) * 32 = 7.177, s / 16 = 0.4486. One more lie
+ * (the share of one block of 10 came true) and it is 0.307, disproved. */
+static void doubt_wears_off(void **state)
+{
+    const double seen = (1 - pow(31.0 / 32, 8)) * 32 / 16 * 31 / 32;
+    struct bed b;
+
+    (void)state;
+    bed_one_p(&b);
+    b.w.config.self_check = true;
+    world_start(&b.w);
+    store(&b, 0, 0, b.keys[0], BLOCKS);
+    serve(&b, b.keys[0], CACHED);
+    for (int i = 0; i < 7; i++)
+        serve(&b, b.keys[0], 0);
+    check_near(world_info(&b.w, 0).credit, 0.200403);
+    world_tick(&b.w, 4900);
+    check_near(world_info(&b.w, 0).credit, 0.200403);
+    world_tick(&b.w, 1100);
+    check_near(world_info(&b.w, 0).credit, 0.600201);
+    assert_int_equal(world_info(&b.w, 0).stream, BT_STREAM_SUSPECT);
+    world_tick(&b.w, 4000);
+    check_near(world_info(&b.w, 0).credit, 0.600201);
+    world_tick(&b.w, 2000);
+    check_near(world_info(&b.w, 0).credit, 0.800101);
+    assert_int_equal(world_info(&b.w, 0).stream, BT_STREAM_EXACT);
+    world_tick(&b.w, 60000); /* it is believed: nothing wears off any more */
+    check_near(world_info(&b.w, 0).credit, 0.800101);
+    serve(&b, b.keys[0], 0);
+    check_near(world_info(&b.w, 0).credit,
+               (seen * 0.800101 + 0.1) / (seen + 1));
+    assert_int_equal(world_info(&b.w, 0).stream, BT_STREAM_SUSPECT);
     world_fini(&b.w);
 }
 
@@ -818,6 +857,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_hits_lose_credit_and_recover),
+        cmocka_unit_test(doubt_wears_off),
         cmocka_unit_test(one_block_less_is_forgiven),
         cmocka_unit_test(silent_engines_are_not_disproved),
         cmocka_unit_test(unforeseen_hits_are_counted),
