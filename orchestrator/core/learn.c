@@ -249,7 +249,7 @@ static double wire_ns(const struct bt_core *core,
         if (rate == 0 || of_link < rate)
             rate = of_link;
     }
-    return rate == 0 ? BT_COST_INFINITE
+    return rate == 0 ? (double)BT_COST_INFINITE
                      : (double)seen->bytes * 1e9 / (double)rate;
 }
 

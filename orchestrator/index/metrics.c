@@ -57,47 +57,7 @@ static void write_events(struct bt_text *t, const struct bt_index_service *s)
     struct bt_stream_counts c;
 
     bt_event_plane_counts(s->plane, &c);
-    bt_prom_family(t, "baton_kv_events_total", "counter", "KV events by type.");
-    bt_prom_labelled(t, "baton_kv_events_total", "type", "stored", c.events[0]);
-    bt_prom_labelled(t, "baton_kv_events_total", "type", "removed",
-                     c.events[1]);
-    bt_prom_labelled(t, "baton_kv_events_total", "type", "cleared",
-                     c.events[2]);
-    bt_prom_labelled(t, "baton_kv_events_total", "type", "ignored",
-                     c.events[3]);
-    bt_prom_family(t, "baton_kv_event_errors_total", "counter",
-                   "Messages or events that could not be used.");
-    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "frames",
-                     c.frame_errors);
-    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "sequence",
-                     c.sequence_errors);
-    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "msgpack",
-                     c.batch_errors);
-    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason", "event",
-                     c.event_errors);
-    bt_prom_labelled(t, "baton_kv_event_errors_total", "reason",
-                     "unknown_parent", c.unknown_parents);
-    bt_prom_one(t, "baton_kv_event_batches_total", "counter",
-                "Batches applied.", (double)c.batches);
-    bt_prom_one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
-                (double)c.gaps);
-    bt_prom_one(t, "baton_kv_event_missing_total", "counter",
-                "Batches that the holes spanned.", (double)c.missing);
-    bt_prom_one(t, "baton_kv_event_duplicates_total", "counter",
-                "Batches that came twice.", (double)c.duplicates);
-    bt_prom_one(t, "baton_kv_event_dropped_total", "counter",
-                "Live batches not held during a replay.",
-                (double)c.held_dropped);
-    bt_prom_one(t, "baton_kv_index_resets_total", "counter",
-                "Times a rank's blocks were forgotten.", (double)c.resets);
-    bt_prom_family(t, "baton_kv_event_replays_total", "counter",
-                   "Replays by outcome.");
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
-                     c.replays_complete);
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
-                     c.replays_partial);
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
-                     c.replays_failed);
+    bt_stream_counts_write(&c, t);
 }
 
 /* One figure of each stream. */

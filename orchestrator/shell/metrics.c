@@ -153,31 +153,6 @@ static void write_plan(struct bt_text *t, const struct bt_serve *serve,
         (double)c->stranded_handoffs);
 }
 
-static void write_event_errors(struct bt_text *t,
-                               const struct bt_stream_counts *c)
-{
-    const struct {
-        const char *reason;
-        uint64_t count;
-    } errors[] = {
-        {"frames", c->frame_errors},
-        {"sequence", c->sequence_errors},
-        {"msgpack", c->batch_errors},
-        {"event", c->event_errors},
-        {"unknown_parent", c->unknown_parents},
-        {"unknown_tag", c->unknown_tags},
-        {"foreign", c->foreign},
-        {"other_group", c->other_groups},
-        {"block_size", c->size_mismatches},
-        {"rank", c->rank_mismatches},
-        {"eagle", c->eagle_mismatches},
-    };
-
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        bt_prom_labelled(t, "baton_kv_event_errors_total", "reason",
-                         errors[i].reason, (double)errors[i].count);
-}
-
 /* Per stream; what a stream has not is -1. */
 static const struct {
     const char *name, *help;
@@ -255,27 +230,10 @@ static size_t stream_count(const struct bt_serve *serve)
 
 static void write_streams(struct bt_text *t, const struct bt_serve *serve)
 {
-    struct bt_stream_counts c;
+    struct bt_stream_counts counts;
 
-    bt_event_plane_counts(serve->events, &c);
-    bt_prom_family(t, "baton_kv_event_parked_total", "counter",
-                   "Stores of unknown parents, by what became of them.");
-    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "parked",
-                     (double)c.parked);
-    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "attached",
-                     (double)c.attached);
-    bt_prom_labelled(t, "baton_kv_event_parked_total", "fate", "dropped",
-                     (double)c.parked_dropped);
-    bt_prom_family(t, "baton_kv_event_hash_checks_total", "counter",
-                   "Chains whose announced hashes were computed again.");
-    bt_prom_labelled(t, "baton_kv_event_hash_checks_total", "result", "same",
-                     (double)c.hash_same);
-    bt_prom_labelled(t, "baton_kv_event_hash_checks_total", "result", "other",
-                     (double)c.hash_other);
-    bt_prom_one(t, "baton_kv_event_bytes_total", "counter", "Payloads applied.",
-                (double)c.bytes);
-    bt_prom_one(t, "baton_kv_event_batches_total", "counter",
-                "Batches applied.", (double)c.batches);
+    bt_event_plane_counts(serve->events, &counts);
+    bt_stream_counts_write(&counts, t);
     bt_prom_one(
         t, "baton_kv_healing_legs_total", "counter",
         "Prefills that asked their worker to announce its blocks again.",
@@ -294,15 +252,11 @@ static void write_streams(struct bt_text *t, const struct bt_serve *serve)
 
 static void write_index(struct bt_text *t, const struct bt_serve *serve)
 {
-    static const char *const kinds[] = {"stored", "removed", "cleared",
-                                        "ignored"};
     struct bt_prefix_index_stats stats;
     struct bt_approx_stats guesses;
-    struct bt_stream_counts streams;
 
     bt_core_index_stats(serve->core, &stats);
     bt_core_approx_stats(serve->core, &guesses);
-    bt_event_plane_counts(serve->events, &streams);
     bt_prom_one(t, "baton_kv_index_blocks", "gauge",
                 "Distinct block keys known.", (double)stats.blocks);
     bt_prom_one(t, "baton_kv_index_holdings", "gauge",
@@ -326,33 +280,6 @@ static void write_index(struct bt_text *t, const struct bt_serve *serve)
     bt_prom_one(t, "baton_kv_index_hit_tokens_total", "counter",
                 "Of them, predicted to be cached where the request was sent.",
                 (double)serve->counters.overlap_tokens);
-    bt_prom_family(t, "baton_kv_events_total", "counter", "KV events by type.");
-    for (int i = 0; i < 4; i++)
-        bt_prom_labelled(t, "baton_kv_events_total", "type", kinds[i],
-                         (double)streams.events[i]);
-    bt_prom_family(t, "baton_kv_event_errors_total", "counter",
-                   "Messages or events that could not be used.");
-    write_event_errors(t, &streams);
-    bt_prom_one(t, "baton_kv_event_gaps_total", "counter", "Holes noticed.",
-                (double)streams.gaps);
-    bt_prom_one(t, "baton_kv_event_missing_total", "counter",
-                "Batches that the holes spanned.", (double)streams.missing);
-    bt_prom_one(t, "baton_kv_event_duplicates_total", "counter",
-                "Batches that came twice.", (double)streams.duplicates);
-    bt_prom_one(t, "baton_kv_event_dropped_total", "counter",
-                "Live batches not held during a replay.",
-                (double)streams.held_dropped);
-    bt_prom_one(t, "baton_kv_index_resets_total", "counter",
-                "Times a worker's blocks were forgotten.",
-                (double)streams.resets);
-    bt_prom_family(t, "baton_kv_event_replays_total", "counter",
-                   "Replays by outcome.");
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "complete",
-                     (double)streams.replays_complete);
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "partial",
-                     (double)streams.replays_partial);
-    bt_prom_labelled(t, "baton_kv_event_replays_total", "outcome", "timeout",
-                     (double)streams.replays_failed);
 }
 
 static const char *role_name(unsigned int roles)

@@ -93,6 +93,7 @@ check() {
     check_keys || bad=1
     check_metrics orchestrator/shell || bad=1
     check_metrics orchestrator/index || bad=1
+    check_metrics orchestrator/events || bad=1
     check_metrics orchestrator/agent || bad=1
     return "$bad"
 }
@@ -132,7 +133,7 @@ END
     printf '`baton_old`\n' >>"$t/$metrics"
     expect_fault 'baton_old is not in the program' "$0" "$t" "$t/baton"
     good
-    for folder in index agent; do
+    for folder in index events agent; do
         mkdir -p "$t/orchestrator/$folder"
         printf 'f("baton_%s_x");\n' "$folder" >"$t/orchestrator/$folder/m.c"
         expect_fault "$folder/m.c:1: baton_${folder}_x is not in METRICS.md" \

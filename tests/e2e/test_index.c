@@ -162,9 +162,45 @@ static void answers_are_the_engines_truth(void **state)
     world_stop(&w);
 }
 
+/* Name and labels of a sample, up to its value. */
+static size_t series_bytes(const char *line)
+{
+    const char *end = strchr(line, '\n'), *at = end;
+
+    assert_non_null(end);
+    while (at > line && *at != ' ')
+        at--;
+    return (size_t)(at - line);
+}
+
+static void check_unique(const char *text)
+{
+    const char *lines[1024];
+    size_t count = 0;
+
+    for (const char *at = text; *at != '\0'; at = strchr(at, '\n') + 1) {
+        if (*at == '#')
+            continue;
+        for (size_t i = 0; i < count; i++)
+            if (series_bytes(lines[i]) == series_bytes(at) &&
+                memcmp(lines[i], at, series_bytes(at)) == 0)
+                fail_msg("twice: %.*s", (int)series_bytes(at), at);
+        assert_true(count < 1024);
+        lines[count++] = at;
+    }
+    assert_true(count > 40);
+}
+
 /* The same figures from all reports. */
 static void reports_agree(void **state)
 {
+    static const char *const quiet[] = {
+        "errors_total{reason=\"msgpack\"}",
+        "errors_total{reason=\"block_size\"}",
+        "errors_total{reason=\"rank\"}",
+        "hash_checks_total{result=\"other\"}",
+        "parked_total{fate=\"dropped\"}",
+    };
     struct world w;
     char row[200];
     json_t *root, *entries;
@@ -200,6 +236,14 @@ static void reports_agree(void **state)
              cached);
     assert_non_null(strstr(a.body, row));
     assert_non_null(strstr(a.body, "\nbaton_index_workers 2\n"));
+    for (size_t i = 0; i < sizeof(quiet) / sizeof(quiet[0]); i++) {
+        snprintf(row, sizeof(row), "\nbaton_kv_event_%s 0\n", quiet[i]);
+        if (strstr(a.body, row) == NULL)
+            fail_msg("no row %s in %s", row, a.body);
+    }
+    assert_non_null(strstr(a.body, "\nbaton_kv_event_bytes_total "));
+    assert_null(strstr(a.body, "\nbaton_kv_event_bytes_total 0\n"));
+    check_unique(a.body);
     answer_free(&a);
     assert_int_equal(process_end(&w.index, SIGTERM), 0);
     world_stop(&w);
@@ -235,35 +279,6 @@ static void tenants_do_not_meet(void **state)
     assert_int_equal(index_post(&w.index, "/unregister", body, NULL), 404);
     assert_int_equal(process_end(&w.index, SIGTERM), 0);
     world_stop(&w);
-}
-
-/* Name and labels of a sample, up to its value. */
-static size_t series_bytes(const char *line)
-{
-    const char *end = strchr(line, '\n'), *at = end;
-
-    assert_non_null(end);
-    while (at > line && *at != ' ')
-        at--;
-    return (size_t)(at - line);
-}
-
-static void check_unique(const char *text)
-{
-    const char *lines[1024];
-    size_t count = 0;
-
-    for (const char *at = text; *at != '\0'; at = strchr(at, '\n') + 1) {
-        if (*at == '#')
-            continue;
-        for (size_t i = 0; i < count; i++)
-            if (series_bytes(lines[i]) == series_bytes(at) &&
-                memcmp(lines[i], at, series_bytes(at)) == 0)
-                fail_msg("twice: %.*s", (int)series_bytes(at), at);
-        assert_true(count < 1024);
-        lines[count++] = at;
-    }
-    assert_true(count > 40);
 }
 
 /* One instance in several scopes at the same time. */

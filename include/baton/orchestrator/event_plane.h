@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct bt_text;
+
 struct ev_loop;
 struct bt_event_plane;
 
@@ -192,6 +194,9 @@ enum bt_status bt_event_plane_stream(const struct bt_event_plane *plane,
 /* Sum of all streams, of removed sources too. */
 void bt_event_plane_counts(const struct bt_event_plane *plane,
                            struct bt_stream_counts *out);
+/* Append them as Prometheus families (baton_kv_event*, some 3 KB). */
+void bt_stream_counts_write(const struct bt_stream_counts *counts,
+                            struct bt_text *t);
 /* Frames of the bound socket whose topic names no source. */
 uint64_t bt_event_plane_strangers(const struct bt_event_plane *plane);
 
