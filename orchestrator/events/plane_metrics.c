@@ -1,5 +1,6 @@
 /* What an event plane has counted, as Prometheus text: one wording for all that
- * consume KV events (`baton serve`, `baton index`). METRICS.md says what each is.
+ * consume KV events (`baton serve`, `baton index`). METRICS.md says what each
+ * is.
  */
 #include "baton/orchestrator/event_plane.h"
 
