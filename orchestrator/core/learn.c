@@ -13,7 +13,9 @@
  *             10 ms of a slower link (by its nominal rate: to count a transfer
  *             because it was slow would teach that the link is); set-up of the
  *             path's class when nothing went beside it and bytes and
- *             descriptors are at most 10 ms
+ *             descriptors are at most 10 ms. Links are learned with the
+ *             configured set-up, not with the learned one: that takes a link
+ *             that has become slow for set-up, until the link is known
  *   output    tokens of requests that ended well
  *   total     first token - placement, over the total that was predicted then,
  *             of every request: what the parts do not see is in it, so it alone
@@ -202,8 +204,7 @@ static uint64_t bytes_beside(const struct bt_core *core,
 static uint64_t learn_links(struct bt_core *core,
                             const struct transfer_seen *seen)
 {
-    int64_t fixed = seen->posting_ns +
-                    bt_network_setup(core->network, seen->path.path_class);
+    int64_t fixed = seen->path.setup_ns + seen->posting_ns;
     uint64_t most = 0;
 
     for (uint32_t i = 0; i < seen->path.count; i++) {
@@ -236,9 +237,18 @@ void core_learn_age(struct bt_core *core)
     }
 }
 
-/* At the rates in force, alone. */
-static double wire_ns(const struct bt_core *core,
-                      const struct transfer_seen *seen)
+/* Time of the bytes alone, at nominal rates and at those in force. */
+struct wire {
+    double nominal_ns, ns;
+};
+
+static double bytes_ns(uint64_t bytes, uint64_t rate)
+{
+    return rate == 0 ? 0 : (double)bytes * 1e9 / (double)rate;
+}
+
+static struct wire wire_of(const struct bt_core *core,
+                           const struct transfer_seen *seen)
 {
     const struct bt_path *path = &seen->path;
     uint64_t rate = path->rate_bytes_per_s; /* the flow's own limit is in it */
@@ -249,8 +259,8 @@ static double wire_ns(const struct bt_core *core,
         if (rate == 0 || of_link < rate)
             rate = of_link;
     }
-    return rate == 0 ? (double)BT_COST_INFINITE
-                     : (double)seen->bytes * 1e9 / (double)rate;
+    return (struct wire){bytes_ns(seen->bytes, path->rate_bytes_per_s),
+                         bytes_ns(seen->bytes, rate)};
 }
 
 static void learn_setup(struct bt_core *core, const struct transfer_seen *seen,
@@ -258,10 +268,11 @@ static void learn_setup(struct bt_core *core, const struct transfer_seen *seen,
 {
     enum bt_path_class class = seen->path.path_class;
     struct bt_setup_calibration *c = &core->calibration->setups[class];
-    double rest = wire_ns(core, seen) + (double)seen->posting_ns;
+    struct wire wire = wire_of(core, seen);
 
-    if (own_bytes == 0 && rest <= (double)SETUP_REST_NS &&
-        bt_setup_observe(c, seen->ns - (int64_t)rest))
+    if (own_bytes == 0 &&
+        wire.nominal_ns + (double)seen->posting_ns <= (double)SETUP_REST_NS &&
+        bt_setup_observe(c, seen->ns - seen->posting_ns - (int64_t)wire.ns))
         bt_network_setup_set(core->network, class, bt_setup_ns(c));
 }
 
