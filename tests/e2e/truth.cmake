@@ -10,5 +10,5 @@ if(TARGET baton)
     baton_test(e2e_event_truth LABELS e2e slow TIMEOUT 300
         SOURCES test_event_truth.c truth_rig.c engine_rig.c
         LIBS ${ENGINE_E2E_LIBS} ARGS $<TARGET_FILE:baton>)
-    set_tests_properties(e2e_event_truth PROPERTIES PROCESSORS 2 COST 400)
+    set_tests_properties(e2e_event_truth PROPERTIES COST 400)
 endif()
