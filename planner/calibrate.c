@@ -344,7 +344,8 @@ void bt_setup_calibration_init(struct bt_setup_calibration *c, int64_t setup_ns)
 {
     c->at = 0;
     c->told = fmax((double)setup_ns, 0);
-    c->most = fmax(SETUP_MOST_NS, OUTLIER * c->told);
+    c->most = fmin(fmax(SETUP_MOST_NS, OUTLIER * c->told),
+                   (double)BT_COST_INFINITE / 2);
     for (size_t i = 0; i < BT_SETUP_WINDOW; i++)
         c->seen[i] = c->told;
 }

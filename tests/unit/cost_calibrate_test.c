@@ -855,6 +855,10 @@ static void setup_clamps(void **state)
     for (int i = 0; i < 40; i++)
         (void)bt_setup_observe(&c, INT64_MAX);
     assert_int_equal(bt_setup_ns(&c), 20000000000);
+    bt_setup_calibration_init(&c, BT_COST_INFINITE - 1);
+    for (int i = 0; i < 40; i++)
+        (void)bt_setup_observe(&c, INT64_MAX);
+    assert_true(bt_setup_ns(&c) > 0 && bt_setup_ns(&c) < BT_COST_INFINITE);
     bt_setup_calibration_init(&c, -5);
     assert_int_equal(bt_setup_ns(&c), 0);
 }

@@ -258,9 +258,9 @@ static bool is_any_heard(const struct peer *peer)
     return false;
 }
 
-/* Why the rail is to be given up, or NULL. A source that is held up is silent
- * on all its rails; one that answers on another is not. */
-static const char *silence(struct rail *rail, bool is_any_heard)
+/* Why the rail is to be given up, or NULL; any: some rail of its peer was heard
+ * in this beat. A source that is held up is silent on all. */
+static const char *silence(struct rail *rail, bool any)
 {
     unsigned int weight = rail->peer->sink->fabric->beat_weight;
 
@@ -268,7 +268,7 @@ static const char *silence(struct rail *rail, bool is_any_heard)
         rail->missed = rail->missed_alone = 0;
     else {
         rail->missed += weight;
-        rail->missed_alone += is_any_heard ? weight : 0;
+        rail->missed_alone += any ? weight : 0;
     }
     rail->heard = false;
     if (rail->missed_alone >= BT_FABRIC_SILENT_RAIL * BT_FABRIC_BEAT)
@@ -278,14 +278,14 @@ static const char *silence(struct rail *rail, bool is_any_heard)
     return NULL;
 }
 
-static void rail_heartbeat(struct rail *rail, bool is_any_heard)
+static void rail_heartbeat(struct rail *rail, bool any)
 {
     struct bt_wire_frame ping = {.type = BT_WIRE_PING};
     const char *why;
 
     if (rail->state != RAIL_READY)
         return;
-    why = silence(rail, is_any_heard);
+    why = silence(rail, any);
     if (why != NULL) {
         bt_rail_fail(rail, BT_PEER_DEAD, why, false);
         return;
