@@ -14,8 +14,8 @@
  *
  * A disproved worker is avoided where others hold the same, and then nothing
  * would ever show that it is sound: 5 s without a check halve the doubt, 1 -
- * credit, and what was seen before weighs a quarter, so that two or three
- * checks then decide. One that still lies is asked so often, and no more.
+ * credit, and what was seen before weighs a quarter, so that a few checks
+ * then decide. One that still lies is asked so often, and no more.
  *
  * Nothing reported and nothing found look alike (both 0): a 0 counts only of a
  * worker that has reported cached tokens at least once as this process. */

@@ -534,6 +534,25 @@ static void test_a_slow_link_is_no_setup(void **state)
     free(f.memory);
 }
 
+/* From workers 0 and 1 into one NIC, forty times; each takes ms. */
+static void two_at_once(struct world *w, uint32_t tokens, int64_t ms)
+{
+    for (int i = 0; i < 40; i++) {
+        for (uint64_t c = 1; c <= 2; c++) {
+            plan.p = (uint32_t)c - 1;
+            (void)send(w, c, tokens);
+        }
+        w->now_ms += 102;
+        for (uint64_t c = 1; c <= 2; c++)
+            (void)world_answered(w, c, 1, tokens, 0);
+        w->now_ms += ms + 10;
+        for (uint64_t c = 1; c <= 2; c++)
+            EXPECT(world_first(w, c, 2), "");
+        for (uint64_t c = 1; c <= 2; c++)
+            (void)world_done(w, c, 2);
+    }
+}
+
 /* Two small ones at once: each waits for the other, neither tells of set-up. */
 static void test_setup_beside_others_is_left_out(void **state)
 {
@@ -547,20 +566,7 @@ static void test_setup_beside_others_is_left_out(void **state)
     w.config.topology = f.topology;
     world_start(&w);
     before = setup_ms(&w, &f);
-    for (int i = 0; i < 40; i++) {
-        for (uint64_t c = 1; c <= 2; c++) {
-            plan.p = (uint32_t)c - 1;
-            (void)send(&w, c, 32);
-        }
-        w.now_ms += 102;
-        for (uint64_t c = 1; c <= 2; c++)
-            (void)world_answered(&w, c, 1, 32, 0);
-        w.now_ms += 40 + 10;
-        for (uint64_t c = 1; c <= 2; c++)
-            EXPECT(world_first(&w, c, 2), "");
-        for (uint64_t c = 1; c <= 2; c++)
-            (void)world_done(&w, c, 2);
-    }
+    two_at_once(&w, 32, 40);
     assert_true(setup_ms(&w, &f) == before);
     world_fini(&w);
     free(f.memory);
@@ -577,20 +583,7 @@ static void test_own_traffic_is_no_slow_link(void **state)
     fabric_make(&f);
     w.config.topology = f.topology;
     world_start(&w);
-    for (int i = 0; i < 40; i++) {
-        for (uint64_t c = 1; c <= 2; c++) {
-            plan.p = (uint32_t)c - 1;
-            (void)send(&w, c, 1008);
-        }
-        w.now_ms += 102;
-        for (uint64_t c = 1; c <= 2; c++)
-            (void)world_answered(&w, c, 1, 1008, 0);
-        w.now_ms += 202 + 10;
-        for (uint64_t c = 1; c <= 2; c++)
-            EXPECT(world_first(&w, c, 2), "");
-        for (uint64_t c = 1; c <= 2; c++)
-            (void)world_done(&w, c, 2);
-    }
+    two_at_once(&w, 1008, 202);
     assert_near(rate_in(&w, &f, 2), GB, 0.06);
     world_fini(&w);
     free(f.memory);
